@@ -1,0 +1,286 @@
+"""The one error tree. Every failure that crosses a module's border is one of these.
+
+    StreamHouseError
+    ├── ConfigError                     a setting, flag or topic config is wrong
+    │   ├── UnknownSetting              … is not known (carries a suggestion)
+    │   ├── InvalidSetting              … has a value that does not fit
+    │   └── InvalidTopicConfig          … is a topic config that does not fit
+    ├── InvalidRequest                  the caller asked for something that makes no sense
+    │   ├── InvalidTopicName
+    │   ├── InvalidPartitions
+    │   └── LimitExceeded               over a limit of core/limits.py
+    ├── CorruptData                     bytes that fail a check
+    │   ├── CorruptBatch                a record batch (CRC, length, count)
+    │   ├── CorruptFrame                a WAL frame
+    │   ├── CorruptBlob                 an LLS1 shared blob
+    │   ├── CorruptSegment              a STRM segment
+    │   └── InflatedTooLarge            a compressed body over the cap
+    ├── UnsupportedVersion              a format, schema or codec newer than this build
+    ├── StoreError                      the object store
+    │   ├── ObjectNotFound
+    │   ├── ObjectExists                create-only put on a taken key
+    │   ├── StoreUnavailable            retries ran out, or time-out
+    │   └── StoreDenied                 credentials or permissions
+    ├── MetadataError                   the metadata store
+    │   ├── MetadataUnavailable         unreachable, or retries ran out
+    │   ├── SchemaTooNew                written by a newer StreamHouse
+    │   └── DurabilityMismatch          wal_id or durability mode differs from the stored one (R2)
+    ├── NotFound
+    │   ├── TopicNotFound
+    │   ├── PartitionNotFound
+    │   ├── AgentNotFound
+    │   ├── GroupNotFound
+    │   └── TransferNotFound
+    ├── AlreadyExists
+    │   └── TopicExists
+    └── Conflict                        lost a race, or fenced off
+        ├── LeaseHeldByOther
+        ├── NotLeader
+        ├── StaleEpoch
+        ├── AgentSuperseded             a newer incarnation of this agent id registered
+        ├── TransferConflict            a transfer is not in the state this step needs
+        ├── CompactionConflict
+        ├── GroupNotEmpty               a simple commit on a group with members
+        └── BatchRegressed              a sink batch older than the last one (R8)
+
+Each class names its Kafka error code, its HTTP status, whether the same call may succeed later, and what a person can
+do next. Front doors translate from these attributes; they never invent codes of their own.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class StreamHouseError(Exception):
+    """Root of the tree. ``message`` says what and where; ``hint`` says what to do next."""
+
+    kafka_code: ClassVar[int] = -1  # UNKNOWN_SERVER_ERROR
+    http_status: ClassVar[int] = 500
+    retriable: ClassVar[bool] = False
+    default_hint: ClassVar[str] = ""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = self.default_hint if hint is None else hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+# -- configuration ------------------------------------------------------------------------------------------------
+
+
+class ConfigError(StreamHouseError):
+    kafka_code = 40  # INVALID_CONFIG
+    http_status = 400
+
+
+class UnknownSetting(ConfigError):
+    pass
+
+
+class InvalidSetting(ConfigError):
+    pass
+
+
+class InvalidTopicConfig(ConfigError):
+    pass
+
+
+# -- requests -----------------------------------------------------------------------------------------------------
+
+
+class InvalidRequest(StreamHouseError):
+    kafka_code = 42  # INVALID_REQUEST
+    http_status = 400
+
+
+class InvalidTopicName(InvalidRequest):
+    kafka_code = 17  # INVALID_TOPIC_EXCEPTION
+    default_hint = "use 1 to 249 characters of a-z, A-Z, 0-9, '.', '_' and '-', other than '.' and '..'"
+
+
+class InvalidPartitions(InvalidRequest):
+    kafka_code = 37  # INVALID_PARTITIONS
+
+
+class LimitExceeded(InvalidRequest):
+    kafka_code = 10  # MESSAGE_TOO_LARGE
+    http_status = 413
+
+
+# -- bytes --------------------------------------------------------------------------------------------------------
+
+
+class CorruptData(StreamHouseError):
+    kafka_code = 2  # CORRUPT_MESSAGE
+    http_status = 422
+
+
+class CorruptBatch(CorruptData):
+    pass
+
+
+class CorruptFrame(CorruptData):
+    pass
+
+
+class CorruptBlob(CorruptData):
+    pass
+
+
+class CorruptSegment(CorruptData):
+    pass
+
+
+class InflatedTooLarge(CorruptData):
+    kafka_code = 10  # MESSAGE_TOO_LARGE
+    http_status = 413
+    default_hint = "send smaller batches"
+
+
+class UnsupportedVersion(StreamHouseError):
+    kafka_code = 76  # UNSUPPORTED_COMPRESSION_TYPE is the only place a client can meet this
+    http_status = 422
+    default_hint = "upgrade StreamHouse"
+
+
+# -- object store -------------------------------------------------------------------------------------------------
+
+
+class StoreError(StreamHouseError):
+    kafka_code = 56  # KAFKA_STORAGE_ERROR
+    http_status = 503
+
+
+class ObjectNotFound(StoreError):
+    http_status = 404
+
+
+class ObjectExists(StoreError):
+    http_status = 409
+
+
+class StoreUnavailable(StoreError):
+    retriable = True
+    default_hint = "check that the object store is up and reachable; the call may be repeated"
+
+
+class StoreDenied(StoreError):
+    http_status = 403
+    default_hint = "check the credentials and the bucket's policy"
+
+
+# -- metadata store -----------------------------------------------------------------------------------------------
+
+
+class MetadataError(StreamHouseError):
+    kafka_code = 56  # KAFKA_STORAGE_ERROR
+    http_status = 503
+
+
+class MetadataUnavailable(MetadataError):
+    retriable = True
+    default_hint = "check that the metadata store is up and reachable; the call may be repeated"
+
+
+class SchemaTooNew(MetadataError):
+    http_status = 500
+    default_hint = "start the StreamHouse version that wrote it, or a newer one"
+
+
+class DurabilityMismatch(MetadataError):
+    http_status = 409
+    default_hint = "start with the data directory that belongs to this metadata store, or drain it first"
+
+
+# -- things that are not there, or already are --------------------------------------------------------------------
+
+
+class NotFound(StreamHouseError):
+    http_status = 404
+
+
+class TopicNotFound(NotFound):
+    kafka_code = 3  # UNKNOWN_TOPIC_OR_PARTITION
+
+
+class PartitionNotFound(NotFound):
+    kafka_code = 3  # UNKNOWN_TOPIC_OR_PARTITION
+
+
+class AgentNotFound(NotFound):
+    kafka_code = 8  # BROKER_NOT_AVAILABLE
+
+
+class GroupNotFound(NotFound):
+    kafka_code = 69  # GROUP_ID_NOT_FOUND
+
+
+class TransferNotFound(NotFound):
+    pass
+
+
+class AlreadyExists(StreamHouseError):
+    http_status = 409
+
+
+class TopicExists(AlreadyExists):
+    kafka_code = 36  # TOPIC_ALREADY_EXISTS
+
+
+# -- races and fences ---------------------------------------------------------------------------------------------
+
+
+class Conflict(StreamHouseError):
+    http_status = 409
+
+
+class LeaseHeldByOther(Conflict):
+    kafka_code = 6  # NOT_LEADER_OR_FOLLOWER
+    retriable = True
+
+    def __init__(self, what: str, *, agent_id: str, hint: str | None = None) -> None:
+        super().__init__(f"the lease on {what} is held by {agent_id}", hint=hint)
+        self.agent_id = agent_id
+
+
+class NotLeader(Conflict):
+    kafka_code = 6  # NOT_LEADER_OR_FOLLOWER
+    retriable = True
+
+    def __init__(self, what: str, *, current_leader: str | None, hint: str | None = None) -> None:
+        leader = f"{current_leader} leads it" if current_leader else "it has no leader now"
+        super().__init__(f"this agent does not lead {what}; {leader}", hint=hint)
+        self.current_leader = current_leader
+
+
+class StaleEpoch(Conflict):
+    kafka_code = 74  # FENCED_LEADER_EPOCH
+
+    def __init__(self, what: str, *, expected: int, actual: int, hint: str | None = None) -> None:
+        super().__init__(f"epoch {expected} of {what} is stale; it is at epoch {actual}", hint=hint)
+        self.expected = expected
+        self.actual = actual
+
+
+class AgentSuperseded(Conflict):
+    default_hint = "two processes run under one agent id; give each its own"
+
+
+class TransferConflict(Conflict):
+    pass
+
+
+class CompactionConflict(Conflict):
+    pass
+
+
+class GroupNotEmpty(Conflict):
+    kafka_code = 68  # NON_EMPTY_GROUP
+
+
+class BatchRegressed(Conflict):
+    default_hint = "the checkpoint is older than the sink; restore the newest checkpoint or start a new query"

@@ -1,0 +1,49 @@
+"""Every bound in one place, each with its reason. What grows with input has a line here."""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+
+# -- record batches -----------------------------------------------------------------------------------------------
+MAX_BATCH_BYTES: Final = 100 * MIB  # a request may not be larger, so a batch cannot be
+MAX_INFLATED_BATCH_BYTES: Final = 256 * MIB  # a 100 MiB zstd bomb inflates to terabytes; no honest batch comes near
+MAX_RECORDS_PER_BATCH: Final = 10_000_000  # an empty record is 7 bytes on the wire: 100 MiB hold 15 M at most
+MAX_HEADERS_PER_RECORD: Final = 10_000  # a record's headers are decoded into objects; keeps one record below ~1 MB of them
+
+# -- formats ------------------------------------------------------------------------------------------------------
+MAX_BLOB_HEADER_BYTES: Final = 16 * MIB  # the JSON header of 60,000 partitions; a larger length is a corrupt one
+MAX_BLOB_PARTITIONS: Final = 50_000  # what one flush of one agent may carry
+MAX_SEGMENT_BYTES: Final = 8 * GIB  # compaction stops far earlier; keeps every offset in 33 bits
+MAX_SEGMENT_INDEX_BYTES: Final = 64 * MIB  # 8 GiB of 64 KiB blocks at 20 bytes an index entry, with room
+MAX_BLOCK_BYTES: Final = 128 * MIB  # a block holds whole batches: one largest batch, and a normal block before it
+TARGET_BLOCK_BYTES: Final = 1 * MIB  # one ranged GET is worth about 1 MB: below, request cost dominates
+MAX_WAL_FRAME_BYTES: Final = 101 * MIB  # one largest batch and its frame header
+
+# -- object store -------------------------------------------------------------------------------------------------
+MULTIPART_THRESHOLD_BYTES: Final = 16 * MIB  # below, one PUT is faster and cheaper than three requests
+MULTIPART_PART_BYTES: Final = 8 * MIB  # S3's minimum is 5 MiB; 8 GiB stays under its 10,000 parts
+MAX_OBJECT_KEY_BYTES: Final = 1024  # S3's own limit
+MAX_LIST_PAGE: Final = 1000  # S3's own page size
+
+# -- metadata -----------------------------------------------------------------------------------------------------
+COORDINATOR_SLOTS: Final = 50  # Kafka's default for its offsets topic; fixed for the life of a store
+MAX_PARTITIONS_PER_TOPIC: Final = 100_000  # one transaction creates them all
+MAX_COMMIT_PARTITIONS: Final = 50_000  # one blob's worth
+MAX_COMMIT_BATCHES: Final = 500_000  # listed one by one for deduplication; about 30 MB of parameters
+MAX_SCAN_ENTRIES: Final = 10_000  # a page of a forward scan
+MAX_LEASES_PER_CALL: Final = 10_000  # an agent's whole set in one renewal
+PRODUCER_WINDOW: Final = 5  # Kafka's max.in.flight.requests.per.connection with idempotence
+MAX_GROUP_STATE_BYTES: Final = 16 * MIB  # a group's persisted members and assignments
+MAX_GROUP_ID_BYTES: Final = 1024  # a group id is a key; a longer one is an accident or an attack
+MAX_OFFSET_METADATA_BYTES: Final = 4096  # Kafka's offset.metadata.max.bytes
+MAX_INTENT_SLICES: Final = 100_000  # tasks times partitions of one Spark batch
+MAX_CHANGE_QUEUE: Final = 10_000  # a subscriber that falls behind gets one "anything may have changed" instead
+MAX_LEASE_TTL_MS: Final = 3_600_000  # a longer lease is a mistake of units
+
+# -- names --------------------------------------------------------------------------------------------------------
+MAX_AGENT_ID_BYTES: Final = 256
+MAX_JSON_METADATA_BYTES: Final = 64 * KIB  # an agent's free-form metadata
