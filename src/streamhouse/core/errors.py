@@ -69,7 +69,7 @@ class StreamHouseError(Exception):
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
 
-# -- configuration ------------------------------------------------------------------------------------------------
+# Configuration.
 
 
 class ConfigError(StreamHouseError):
@@ -89,7 +89,7 @@ class InvalidTopicConfig(ConfigError):
     pass
 
 
-# -- requests -----------------------------------------------------------------------------------------------------
+# Requests.
 
 
 class InvalidRequest(StreamHouseError):
@@ -111,7 +111,7 @@ class LimitExceeded(InvalidRequest):
     http_status = 413
 
 
-# -- bytes --------------------------------------------------------------------------------------------------------
+# Bytes.
 
 
 class CorruptData(StreamHouseError):
@@ -147,7 +147,7 @@ class UnsupportedVersion(StreamHouseError):
     default_hint = "upgrade StreamHouse"
 
 
-# -- object store -------------------------------------------------------------------------------------------------
+# Object store.
 
 
 class StoreError(StreamHouseError):
@@ -173,7 +173,7 @@ class StoreDenied(StoreError):
     default_hint = "check the credentials and the bucket's policy"
 
 
-# -- metadata store -----------------------------------------------------------------------------------------------
+# Metadata store.
 
 
 class MetadataError(StreamHouseError):
@@ -196,7 +196,7 @@ class DurabilityMismatch(MetadataError):
     default_hint = "start with the data directory that belongs to this metadata store, or drain it first"
 
 
-# -- things that are not there, or already are --------------------------------------------------------------------
+# Things that are not there, or already are.
 
 
 class NotFound(StreamHouseError):
@@ -231,7 +231,7 @@ class TopicExists(AlreadyExists):
     kafka_code = 36  # TOPIC_ALREADY_EXISTS
 
 
-# -- races and fences ---------------------------------------------------------------------------------------------
+# Races and fences.
 
 
 class Conflict(StreamHouseError):

@@ -8,13 +8,13 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
 
-# -- record batches -----------------------------------------------------------------------------------------------
+# Record batches.
 MAX_BATCH_BYTES: Final = 100 * MIB  # a request may not be larger, so a batch cannot be
 MAX_INFLATED_BATCH_BYTES: Final = 256 * MIB  # a 100 MiB zstd bomb inflates to terabytes; no honest batch comes near
 MAX_RECORDS_PER_BATCH: Final = 10_000_000  # an empty record is 7 bytes on the wire: 100 MiB hold 15 M at most
-MAX_HEADERS_PER_RECORD: Final = 10_000  # a record's headers are decoded into objects; keeps one record below ~1 MB of them
+MAX_HEADERS_PER_RECORD: Final = 10_000  # a record's headers are decoded into objects: about 1 MB for one record at most
 
-# -- formats ------------------------------------------------------------------------------------------------------
+# Formats.
 MAX_BLOB_HEADER_BYTES: Final = 16 * MIB  # the JSON header of 60,000 partitions; a larger length is a corrupt one
 MAX_BLOB_PARTITIONS: Final = 50_000  # what one flush of one agent may carry
 MAX_SEGMENT_BYTES: Final = 8 * GIB  # compaction stops far earlier; keeps every offset in 33 bits
@@ -23,13 +23,13 @@ MAX_BLOCK_BYTES: Final = 128 * MIB  # a block holds whole batches: one largest b
 TARGET_BLOCK_BYTES: Final = 1 * MIB  # one ranged GET is worth about 1 MB: below, request cost dominates
 MAX_WAL_FRAME_BYTES: Final = 101 * MIB  # one largest batch and its frame header
 
-# -- object store -------------------------------------------------------------------------------------------------
+# Object store.
 MULTIPART_THRESHOLD_BYTES: Final = 16 * MIB  # below, one PUT is faster and cheaper than three requests
 MULTIPART_PART_BYTES: Final = 8 * MIB  # S3's minimum is 5 MiB; 8 GiB stays under its 10,000 parts
 MAX_OBJECT_KEY_BYTES: Final = 1024  # S3's own limit
 MAX_LIST_PAGE: Final = 1000  # S3's own page size
 
-# -- metadata -----------------------------------------------------------------------------------------------------
+# Metadata.
 COORDINATOR_SLOTS: Final = 50  # Kafka's default for its offsets topic; fixed for the life of a store
 MAX_PARTITIONS_PER_TOPIC: Final = 100_000  # one transaction creates them all
 MAX_COMMIT_PARTITIONS: Final = 50_000  # one blob's worth
@@ -44,6 +44,6 @@ MAX_INTENT_SLICES: Final = 100_000  # tasks times partitions of one Spark batch
 MAX_CHANGE_QUEUE: Final = 10_000  # a subscriber that falls behind gets one "anything may have changed" instead
 MAX_LEASE_TTL_MS: Final = 3_600_000  # a longer lease is a mistake of units
 
-# -- names --------------------------------------------------------------------------------------------------------
+# Names.
 MAX_AGENT_ID_BYTES: Final = 256
 MAX_JSON_METADATA_BYTES: Final = 64 * KIB  # an agent's free-form metadata
