@@ -1,0 +1,59 @@
+"""Agents: who is there, who is alive.
+
+Atomicity asked of a backend: one agent's record per call.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+JsonScalar = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentInfo:
+    agent_id: str
+    incarnation: UUID
+    address: str
+    availability_zone: str = "default"
+    agent_group: str = "default"
+    metadata: Mapping[str, JsonScalar] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    agent_id: str
+    incarnation: UUID | None
+    """None for a row an operator wrote by hand (S1.22)."""
+    node_id: int
+    """Kafka's int32 broker id: given once per agent id, kept through restarts and deregistration, never reused."""
+    address: str
+    availability_zone: str
+    agent_group: str
+    last_heartbeat_ms: int
+    started_at_ms: int
+    metadata: Mapping[str, JsonScalar]
+
+
+class Agents(ABC):
+    @abstractmethod
+    async def register_agent(self, info: AgentInfo) -> Agent:
+        """Upsert (S1.9). Another incarnation takes the id over and resets ``started_at``; the former one's heartbeats
+        and acquisitions are refused from then on, and it cannot register again: an incarnation that has been replaced
+        (the last eight of an agent id are remembered) raises AgentSuperseded.
+        """
+
+    @abstractmethod
+    async def heartbeat(self, agent_id: str, incarnation: UUID) -> int:
+        """Returns the store's time in ms. Raises AgentNotFound (deregistered) and AgentSuperseded."""
+
+    @abstractmethod
+    async def deregister_agent(self, agent_id: str, incarnation: UUID) -> bool:
+        """Remove the row if it is this incarnation's. Leases are not touched."""
+
+    @abstractmethod
+    async def list_agents(self, *, alive_within_ms: int | None = None, agent_group: str | None = None) -> list[Agent]:
+        """By agent id. ``alive_within_ms``: only those with a heartbeat that recent by the store's clock (S1.10)."""

@@ -1,0 +1,180 @@
+"""What compaction, retention and vacuum need: cursors, replacement of entries, log starts, object references, claims.
+
+Rules R6 and R7 live here. An object is *referenced* while an entry, a pending compaction or a sink intent names it.
+When its last reference goes, the store notes when (``dereferenced_at``), and grace counts from there. An object that was
+uploaded but never committed has no record at all: vacuum finds it by listing the store, raises the horizon, asks
+``find_unreferenced`` and only then deletes.
+
+Atomicity asked of a backend: one partition per call; a compaction may take several steps as long as each is idempotent
+and the pending record tells any process how to go on (S2.8, S2.9).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from uuid import UUID
+
+from streamhouse.core.ids import PartitionKey
+from streamhouse.metadata.contract.log import Entry, ObjectRef
+from streamhouse.metadata.contract.topics import PartitionState
+
+
+class CompactionState(StrEnum):
+    """S2.9. A backend with transactions goes from the first to done in one step and never shows the others."""
+
+    WRITING_COMPACTED_INDEX = "WRITING_COMPACTED_INDEX"
+    DELETING_OLD = "DELETING_OLD"
+    UPDATING_CURSOR = "UPDATING_CURSOR"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionSource:
+    """An entry that the compaction replaces, as it was when the plan was made."""
+
+    base_offset: int
+    end_offset: int
+    object_key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compaction:
+    """Replace consecutive ``sources`` by one COMPACTED ``target`` that covers exactly the same offsets.
+
+    S2.10: the last source's base offset lets recovery tell the entry it must overwrite from any other at that end.
+    """
+
+    key: PartitionKey
+    compaction_id: UUID
+    sources: tuple[CompactionSource, ...]
+    target: Entry
+    object: ObjectRef
+    state: CompactionState = CompactionState.WRITING_COMPACTED_INDEX
+
+
+class CompactionVerdict(StrEnum):
+    APPLIED = "applied"
+    ALREADY = "already"
+    """An earlier call had done it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DereferencedObject:
+    key: str
+    size_bytes: int
+    dereferenced_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """Scheduling, not safety (S2.13)."""
+
+    name: str
+    owner: str
+    claimed_at_ms: int
+    expires_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """A reader's promise to still need what was referenced when it began."""
+
+    pin_id: UUID
+    owner: str
+    created_at_ms: int
+    expires_at_ms: int
+
+
+class Maintenance(ABC):
+    @abstractmethod
+    async def begin_compaction(self, compaction: Compaction) -> Compaction:
+        """Record it as pending; from here its object is referenced. One per partition. Repeatable with the same id.
+
+        Raises CompactionConflict when another is pending, when the sources are not exactly the present entries of that
+        range, or when the object is older than the GC horizon; PartitionNotFound; InvalidRequest when the target does
+        not cover exactly what the sources cover.
+        """
+
+    @abstractmethod
+    async def get_compaction(self, key: PartitionKey) -> Compaction | None: ...
+
+    @abstractmethod
+    async def list_compactions(self) -> list[Compaction]:
+        """All that are pending, in key order."""
+
+    @abstractmethod
+    async def apply_compaction(self, key: PartitionKey, compaction_id: UUID) -> CompactionVerdict:
+        """Replace the sources by the target, dereference their objects, move the cursor to the target's end + 1 if the
+        range began at or below it, and clear the record. Repeatable: ALREADY when that compaction was the last applied.
+
+        Raises CompactionConflict when it is not pending and was not the last applied (aborted, or another's), or when
+        the entries are no longer the recorded sources (the record is then cleared); PartitionNotFound.
+        """
+
+    @abstractmethod
+    async def abort_compaction(self, key: PartitionKey, compaction_id: UUID) -> bool:
+        """Clear the record and dereference its object. False when it was not pending."""
+
+    @abstractmethod
+    async def advance_log_start(self, key: PartitionKey, offset: int) -> PartitionState:
+        """Raise the log start (never lower it; at most to the watermark), abort a pending compaction that reaches below
+        it, then drop the entries wholly below it, dereferencing their objects. Raises PartitionNotFound.
+        """
+
+    @abstractmethod
+    async def purge_deleted_topics(self, *, limit: int) -> int:
+        """Drop up to ``limit`` entries of topics that are gone, dereferencing their objects; 0 means none are left."""
+
+    @abstractmethod
+    async def raise_gc_horizon(self, horizon_ms: int) -> int:
+        """Raise it store-wide and in every partition, for new partitions too; never lowers. Returns what stands now.
+
+        When it returns, no commit, compaction or intent with an object stamped below it can succeed any more (R6).
+        """
+
+    @abstractmethod
+    async def find_unreferenced(self, keys: Sequence[str]) -> set[str]:
+        """Those of ``keys`` that nothing refers to and that were never dereferenced (those belong to
+        ``list_dereferenced``). Looks at intents and compactions before entries (R7).
+        """
+
+    @abstractmethod
+    async def list_dereferenced(self, *, grace_ms: int, limit: int) -> list[DereferencedObject]:
+        """Objects whose last reference went more than ``grace_ms`` ago and before the creation of every live pin (R7).
+
+        Oldest first. What was dereferenced after a live pin's creation stays.
+        """
+
+    @abstractmethod
+    async def forget_objects(self, keys: Sequence[str]) -> int:
+        """Drop the records of objects that were deleted from the store; those referenced (again) are left alone."""
+
+    @abstractmethod
+    async def create_pin(self, pin_id: UUID, *, owner: str, ttl_ms: int) -> Pin:
+        """Repeatable with the same id, which keeps its creation time. Pin first, list entries afterwards."""
+
+    @abstractmethod
+    async def renew_pins(self, pin_ids: Sequence[UUID], *, ttl_ms: int) -> set[UUID]:
+        """Extend those that are still live and return them; an expired pin cannot come back."""
+
+    @abstractmethod
+    async def release_pins(self, pin_ids: Sequence[UUID]) -> int: ...
+
+    @abstractmethod
+    async def list_pins(self) -> list[Pin]:
+        """The live ones, oldest first."""
+
+    @abstractmethod
+    async def acquire_claim(self, name: str, *, owner: str, ttl_ms: int) -> Claim:
+        """The claim as it stands: mine if it was free, expired or already mine (then extended, ``claimed_at`` kept),
+        else the other owner's.
+        """
+
+    @abstractmethod
+    async def release_claim(self, name: str, *, owner: str) -> bool: ...
+
+    @abstractmethod
+    async def list_claims(self, prefix: str = "") -> list[Claim]:
+        """The live ones, by name."""
