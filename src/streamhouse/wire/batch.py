@@ -32,9 +32,8 @@ from crc32c import crc32c
 
 from streamhouse.core.errors import CorruptBatch, UnsupportedVersion
 from streamhouse.core.limits import MAX_BATCH_BYTES, MAX_RECORDS_PER_BATCH
+from streamhouse.wire.buffers import BytesLike, byte_view
 from streamhouse.wire.codecs import Codec
-
-BytesLike = bytes | bytearray | memoryview
 
 HEADER_BYTES: Final = 61
 MAGIC: Final = 2
@@ -121,12 +120,6 @@ class BatchHeader:
         return self.producer_id > NO_PRODUCER_ID
 
 
-def byte_view(buf: BytesLike) -> memoryview:
-    """The same bytes as unsigned octets, without a copy; also for arrays and Arrow buffers, whose items differ."""
-    view = memoryview(buf)
-    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
-
-
 def read_header(buf: BytesLike, pos: int = 0) -> BatchHeader:
     """Read the header at ``pos`` and check that the whole batch lies within ``buf``. The CRC is not checked.
 
@@ -192,7 +185,7 @@ def validate(buf: BytesLike, pos: int = 0, *, allow_compacted: bool = False) -> 
     actual_crc = crc32c(byte_view(buf)[pos + _CHECKED_FROM : pos + header.size])
     if actual_crc != header.crc:
         raise CorruptBatch(
-            f"record batch at byte {pos}: {header.size} bytes with CRC-32C {actual_crc:#010x}, stored {header.crc:#010x}"
+            f"record batch at byte {pos}: {header.size} bytes have CRC-32C {actual_crc:#x}, stored is {header.crc:#x}"
         )
     if header.codec > Codec.ZSTD:
         raise UnsupportedVersion(f"record batch at byte {pos}: codec {header.codec} is unknown")
