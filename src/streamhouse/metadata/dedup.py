@@ -1,8 +1,9 @@
 """Idempotent producers: judging a batch against what a producer wrote last. Pure; no IO.
 
 Kafka's rules. A window holds the last PRODUCER_WINDOW batches of one producer epoch on one partition. Sequences wrap at
-2³¹-1. A known producer must go on exactly where it stopped; a new epoch starts at 0; a producer the log has forgotten may
-start anywhere. A repeat of a batch in the window gets the original's offset, so a retry after a lost reply is harmless.
+2³¹-1. A known producer must go on exactly where it stopped; a new epoch starts at 0; a producer the log has forgotten
+may start anywhere. A repeat of a batch in the window gets the original's offset, so a retry after a lost reply is
+harmless.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ class Leases(ABC):
         self, transfer_id: UUID, *, holder: Holder, next_offset: int, ttl_ms: int | None, liveness_timeout_ms: int
     ) -> Lease:
         """One compare-and-swap on (ACCEPTED within its deadline, my epoch, watermark = ``next_offset``, target alive
-        and still the incarnation that accepted) that makes the target the holder with epoch + 1 and a history row (R20).
+        and still the incarnation that accepted) that makes the target the holder, epoch + 1, with a history row (R20).
 
         ``next_offset`` is ignored for a slot. Repeating a completed one returns the target's lease as it stands.
         Raises TransferNotFound, NotLeader (the epoch moved on), TransferConflict (anything else; it says what).

@@ -1,8 +1,8 @@
 """What compaction, retention and vacuum need: cursors, replacement of entries, log starts, object references, claims.
 
 Rules R6 and R7 live here. An object is *referenced* while an entry, a pending compaction or a sink intent names it.
-When its last reference goes, the store notes when (``dereferenced_at``), and grace counts from there. An object that was
-uploaded but never committed has no record at all: vacuum finds it by listing the store, raises the horizon, asks
+When its last reference goes, the store notes when (``dereferenced_at``), and grace counts from there. An object that
+was uploaded but never committed has no record at all: vacuum finds it by listing the store, raises the horizon, asks
 ``find_unreferenced`` and only then deletes.
 
 Atomicity asked of a backend: one partition per call; a compaction may take several steps as long as each is idempotent
