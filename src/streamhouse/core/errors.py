@@ -33,6 +33,9 @@
     │   └── TransferNotFound
     ├── AlreadyExists
     │   └── TopicExists
+    ├── ServiceError                    a private PostgreSQL, S3 or Oxia server for tests and development
+    │   ├── ServiceMissing              its program is nowhere to be found
+    │   └── ServiceFailed               it did not start, or does not keep a promise we need
     └── Conflict                        lost a race, or fenced off
         ├── LeaseHeldByOther
         ├── NotLeader
@@ -229,6 +232,21 @@ class AlreadyExists(StreamHouseError):
 
 class TopicExists(AlreadyExists):
     kafka_code = 36  # TOPIC_ALREADY_EXISTS
+
+
+# Private servers for tests and development.
+
+
+class ServiceError(StreamHouseError):
+    http_status = 503
+
+
+class ServiceMissing(ServiceError):
+    pass
+
+
+class ServiceFailed(ServiceError):
+    pass
 
 
 # Races and fences.

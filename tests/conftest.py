@@ -1,0 +1,60 @@
+"""Fixtures every test may ask for. The servers start when the first test needs them and never before.
+
+A server that is missing or does not start fails the test that asked for it; nothing here ever skips.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from streamhouse.testing.services import PostgresService, S3Service, start_postgres, start_s3
+
+STARTED: list[str] = []
+
+
+def announce(request: pytest.FixtureRequest, line: str) -> None:
+    """Say at once, in the log of the run, which real server the tests use."""
+    STARTED.append(line)
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    reporter = request.config.pluginmanager.getplugin("terminalreporter")
+    if capture is not None and reporter is not None:
+        with capture.global_and_fixture_disabled():
+            reporter.ensure_newline()
+            reporter.write_line(f"service: {line}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for line in STARTED:
+        terminalreporter.write_line(f"ran against {line}")
+
+
+@pytest.fixture(scope="session")
+def postgres_service(request: pytest.FixtureRequest) -> Iterator[PostgresService]:
+    """One private PostgreSQL for the run."""
+    with start_postgres() as service:
+        announce(request, f"PostgreSQL {service.version} on port {service.port}")
+        yield service
+
+
+@pytest.fixture
+def postgres_database(postgres_service: PostgresService) -> Iterator[str]:
+    """The DSN of an empty database of this test's own."""
+    dsn = postgres_service.create_database()
+    yield dsn
+    postgres_service.drop_database(dsn)
+
+
+@pytest.fixture(scope="session")
+def s3_service(request: pytest.FixtureRequest) -> Iterator[S3Service]:
+    """One private S3 server for the run: SeaweedFS, or MinIO with S3=minio in the environment."""
+    with start_s3() as service:
+        announce(request, f"{service.kind} {service.version} at {service.endpoint_url}")
+        yield service
+
+
+@pytest.fixture
+def s3_bucket(s3_service: S3Service) -> str:
+    """An empty bucket of this test's own."""
+    return s3_service.create_bucket()
