@@ -13,7 +13,7 @@ MAX_BATCH_BYTES: Final = 100 * MIB  # a request may not be larger, so a batch ca
 MAX_INFLATED_BATCH_BYTES: Final = 256 * MIB  # a 100 MiB zstd bomb inflates to terabytes; no honest batch comes near
 MAX_RECORDS_PER_BATCH: Final = 10_000_000  # an empty record is 7 bytes on the wire: 100 MiB hold 15 M at most
 MAX_HEADERS_PER_RECORD: Final = 10_000  # a record's headers are decoded into objects: about 1 MB for one record at most
-MAX_CODEC_FRAMES: Final = 1000  # gzip members, lz4 or zstd frames in one batch: a writer makes one, each costs µs to open
+MAX_CODEC_FRAMES: Final = 1000  # gzip members, lz4 or zstd frames in one batch: a writer makes one
 MAX_CODEC_BLOCKS: Final = 1_000_000  # zstd or xerial blocks in one batch, walked in Python: tenths of a second at most
 MAX_ZSTD_WINDOW_BYTES: Final = 128 * MIB  # zstd's own default for readers; its level 22 asks for that much
 

@@ -17,7 +17,7 @@
     the CRC covers everything from attributes (21) to the end: base offset and leader epoch may be patched freely
     attributes: 0–2 codec · 3 log-append time · 4 transactional · 5 control · 6 base timestamp is a delete horizon
 
-Owns the 61 header bytes. Must not decode records (records.py), inflate (codecs.py) or copy a payload.
+Owns the 61 header bytes. Must not decode records (records.py) or inflate (codecs.py), nor copy a payload it checks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from streamhouse.core.errors import CorruptBatch, UnsupportedVersion
+from streamhouse.core.errors import CorruptBatch, InvalidRequest, UnsupportedVersion
 from streamhouse.core.limits import MAX_BATCH_BYTES, MAX_RECORDS_PER_BATCH
 from streamhouse.wire.buffers import BytesLike, byte_view
 from streamhouse.wire.codecs import Codec
@@ -224,6 +224,46 @@ def stamp_log_append_time(buf: bytearray | memoryview, pos: int, *, timestamp_ms
     _ATTRIBUTES.pack_into(buf, pos + _CHECKED_FROM, header.attributes | LOG_APPEND_TIME_BIT)
     _TIMESTAMP.pack_into(buf, pos + _MAX_TIMESTAMP_AT, timestamp_ms)
     _CRC.pack_into(buf, pos + _CRC_AT, crc32c(byte_view(buf)[pos + _CHECKED_FROM : pos + header.size]))
+
+
+def join_batch(
+    payload: BytesLike,
+    *,
+    base_offset: int,
+    partition_leader_epoch: int,
+    attributes: int,
+    last_offset_delta: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    record_count: int,
+) -> bytes:
+    """A whole batch: header, CRC and the ``payload``, which is already compressed as ``attributes`` says."""
+    head = bytearray(HEADER_BYTES)
+    try:
+        HEADER.pack_into(
+            head,
+            0,
+            base_offset,
+            HEADER_BYTES - _LENGTH_END + memoryview(payload).nbytes,
+            partition_leader_epoch,
+            MAGIC,
+            0,
+            attributes,
+            last_offset_delta,
+            base_timestamp,
+            max_timestamp,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            record_count,
+        )
+    except struct.error as error:
+        raise InvalidRequest(f"a batch header cannot hold its fields: {error}") from None
+    _CRC.pack_into(head, _CRC_AT, crc32c(payload, crc32c(memoryview(head)[_CHECKED_FROM:])))
+    return b"".join((head, payload))
 
 
 def _require_header(buf: BytesLike, pos: int) -> None:
