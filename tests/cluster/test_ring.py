@@ -133,6 +133,21 @@ def test_s3_8_order_and_repetition_of_the_input_do_not_matter(agents, partitions
     assert assign(shuffled_agents, shuffled_partitions) == assign(sorted(agents), sorted(partitions))
 
 
+@pytest.mark.parametrize("count", [7, 25, 60])
+def test_s3_9_overflow_never_pushes_out_a_natural_partition(count: int) -> None:
+    partitions = make_partitions(count)
+    overflowing = 0
+    for fleet in range(12):
+        agents = [f"f{fleet}-{number}" for number in range(5)]
+        assigned = assign(agents, partitions)
+        natural = {key: natural_owner(agents, key) for key in partitions}
+        kept = Counter(natural[key] for key in partitions if assigned[key] == natural[key])
+        bound = load_bound(agents=5, partitions=count)
+        overflowing += max(Counter(natural.values()).values()) > bound
+        assert kept == {agent: min(share, bound) for agent, share in Counter(natural.values()).items()}
+    assert overflowing > 3, "these fleets show nothing"
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     st.sets(st.sampled_from([f"agent-{number}" for number in range(12)]), min_size=2, max_size=5), st.integers(1, 40)
