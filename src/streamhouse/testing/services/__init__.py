@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from streamhouse.core.errors import ServiceError, ServiceFailed, ServiceMissing
 from streamhouse.testing.services.binaries import find_oxia, find_postgres, find_weed
+from streamhouse.testing.services.oxia import OxiaService, start_oxia
 from streamhouse.testing.services.postgres import PostgresService, start_postgres
 from streamhouse.testing.services.s3 import S3Service, start_s3
 
 __all__ = [
+    "OxiaService",
     "PostgresService",
     "S3Service",
     "ServiceError",
@@ -21,6 +23,7 @@ __all__ = [
     "find_oxia",
     "find_postgres",
     "find_weed",
+    "start_oxia",
     "start_postgres",
     "start_s3",
 ]

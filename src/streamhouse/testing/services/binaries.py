@@ -85,6 +85,12 @@ def find_oxia() -> Path | None:
     return _on_path_or_beside_python("oxia")
 
 
+def cache_directory() -> Path:
+    """Where programs built here are kept: in the working tree, or with an installed package in the user's cache."""
+    root = Path(__file__).resolve().parents[4]
+    return root / ".cache" if (root / "pyproject.toml").exists() else Path.home() / ".cache" / "streamhouse"
+
+
 def _on_path_or_beside_python(name: str) -> Path | None:
     # The venv need not be activated: a wheel's programs lie beside its python.
     found = shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))

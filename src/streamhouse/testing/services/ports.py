@@ -16,19 +16,19 @@ _LOW, _HIGH = 20_000, 32_000
 
 
 def free_ports(count: int, randomness: Randomness | None = None) -> tuple[int, ...]:
-    """``count`` ports that nobody listens on now; from a random start, to keep parallel runs out of each other's way."""
+    """``count`` ports that nobody listens on now; from a random start, to keep parallel runs apart."""
     start = int((randomness or SystemRandomness()).uniform(_LOW, _HIGH))
     found: list[int] = []
     for step in range(_HIGH - _LOW):
         port = _LOW + (start - _LOW + step) % (_HIGH - _LOW)
-        if _is_free(port):
+        if is_free(port):
             found.append(port)
         if len(found) == count:
             return tuple(found)
     raise ServiceFailed(f"no {count} free ports between {_LOW} and {_HIGH} on {LOOPBACK}")
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
     with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -140,18 +140,18 @@ class SupervisedProcess:
 class DetachedProcess:
     """A server that lives on after this process. Known by its pid and when that pid started, for pids are reused."""
 
-    def __init__(self, *, pid: int, started: str, directory: Path, stop_signal: signal.Signals) -> None:
+    def __init__(self, *, pid: int, started: str, directory: Path, stop_signal: int) -> None:
         self.pid = pid
         self.started = started
+        self.stop_signal = stop_signal
         self._directory = directory
-        self._stop_signal = stop_signal
 
     def alive(self) -> bool:
         return process_exists(self.pid) and process_started(self.pid) == self.started
 
     def stop(self, *, keep: bool = False) -> None:
         if self.alive():
-            os.kill(self.pid, self._stop_signal)
+            os.kill(self.pid, self.stop_signal)
             if not wait_until(lambda: not self.alive(), timeout_ms=_STOP_DEADLINE_MS):
                 os.kill(self.pid, signal.SIGKILL)
                 wait_until(lambda: not self.alive(), timeout_ms=5_000)
@@ -174,32 +174,33 @@ def launch_detached(command: ServerCommand) -> DetachedProcess:
             group=run_as.gid if run_as else None,
             extra_groups=() if run_as else None,
         )
-    # Reaped here while this process lasts, so that a server that fails at once is not seen alive as a zombie.
-    signal.signal(signal.SIGCHLD, lambda *_: server.poll())
+    server.returncode = 0  # it is meant to outlive this object, which would warn about that
     return DetachedProcess(
         pid=server.pid,
         started=process_started(server.pid),
         directory=command.directory,
-        stop_signal=command.stop_signal,
+        stop_signal=int(command.stop_signal),
     )
 
 
 def process_exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    """Whether it runs; one that has ended but was not yet reaped does not."""
+    fields = _process_fields(pid)
+    return bool(fields) and fields[0] not in ("Z", "X")
 
 
 def process_started(pid: int) -> str:
-    """A mark that differs between two processes that had the same pid; empty where the system does not tell."""
-    with contextlib.suppress(OSError, IndexError):
-        # The command name, in parentheses, may itself hold spaces and parentheses.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    return ""
+    """A mark that differs between two processes that had the same pid."""
+    fields = _process_fields(pid)
+    return fields[19] if fields else ""
+
+
+def _process_fields(pid: int) -> list[str]:
+    """/proc/PID/stat from the state on; empty when there is no such process."""
+    with contextlib.suppress(OSError):
+        # The command name before it stands in parentheses, and may itself hold spaces and parentheses.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return []
 
 
 def wait_until(condition: Callable[[], bool], *, timeout_ms: int, clock: Clock | None = None) -> bool:

@@ -107,6 +107,14 @@ class S3Service(Service):
             raise ServiceFailed(f"{self.kind} {self.version} serves requests without credentials: {anonymous.status}")
 
 
+def wanted_kind() -> str:
+    """Which server the environment asks for."""
+    wanted = (os.environ.get("S3") or "seaweedfs").lower()
+    if wanted not in PROGRAMS:
+        raise ServiceMissing(f"S3={wanted} is not a server known here", hint="use S3=seaweedfs or S3=minio")
+    return wanted
+
+
 def start_s3(
     *,
     kind: str | None = None,
@@ -115,9 +123,7 @@ def start_s3(
     launch: Launch = SupervisedProcess,
 ) -> S3Service:
     """Start a private server; ``kind`` defaults to the variable S3, then to SeaweedFS."""
-    wanted = (kind or os.environ.get("S3") or "seaweedfs").lower()
-    if wanted not in PROGRAMS:
-        raise ServiceMissing(f"S3={wanted} is not a server known here", hint="use S3=seaweedfs or S3=minio")
+    wanted = kind or wanted_kind()
     program = PROGRAMS[wanted]
     path = program.find()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from streamhouse.core.errors import ServiceFailed, ServiceMissing
-from streamhouse.testing.services.binaries import find_go, find_minio, find_weed
+from streamhouse.testing.services.binaries import cache_directory, find_go, find_minio, find_weed
 from streamhouse.testing.services.ports import LOOPBACK
 from streamhouse.testing.services.process import ServerCommand
 
@@ -51,6 +51,7 @@ def weed_command(weed: Path, home: Path, ports: tuple[int, ...], account: Accoun
     argv = (
         str(weed), "-logtostderr=true", "server", f"-dir={home / 'data'}", f"-ip={LOOPBACK}", f"-ip.bind={LOOPBACK}",
         f"-master.port={master}", f"-master.port.grpc={master_grpc}", "-master.telemetry=false",
+        "-master.electionTimeout=1s",
         # Volumes are not preallocated; many small ones let every bucket have its own.
         "-master.volumeSizeLimitMB=128", "-volume.max=10000", "-volume.minFreeSpace=0",
         f"-volume.port={volume}", f"-volume.port.grpc={volume_grpc}",
@@ -92,7 +93,7 @@ def minio_program() -> Path:
     found = find_minio()
     if found:
         return found
-    cache = Path.cwd() / ".cache" / "bin"
+    cache = cache_directory() / "bin"
     if (cache / "minio").exists():
         return cache / "minio"
     go = find_go()
@@ -115,7 +116,9 @@ def weed_version(program: Path) -> str:
 
 
 def minio_version(program: Path) -> str:
-    return _version(program, "--version", r"version (\S+)")
+    # One built by `go install` calls itself DEVELOPMENT.GOGET; then the module's own version says more.
+    told = _version(program, "--version", r"version (\S+)")
+    return MINIO_MODULE.partition("@")[2] if told.startswith("DEVELOPMENT") else told
 
 
 def _version(program: Path, argument: str, pattern: str) -> str:
