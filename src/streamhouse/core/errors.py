@@ -19,8 +19,10 @@
     ├── StoreError                      the object store
     │   ├── ObjectNotFound
     │   ├── ObjectExists                create-only put on a taken key
+    │   ├── ReadPastEnd                 a range reaches past the object's end
     │   ├── StoreUnavailable            retries ran out, or time-out
-    │   └── StoreDenied                 credentials or permissions
+    │   ├── StoreDenied                 credentials or permissions
+    │   └── StoreMisconfigured          no such bucket, wrong region or endpoint, a file system without hard links
     ├── MetadataError                   the metadata store
     │   ├── MetadataUnavailable         unreachable, or retries ran out
     │   ├── SchemaTooNew                written by a newer StreamHouse
@@ -166,6 +168,10 @@ class ObjectExists(StoreError):
     http_status = 409
 
 
+class ReadPastEnd(StoreError):
+    http_status = 416
+
+
 class StoreUnavailable(StoreError):
     retriable = True
     default_hint = "check that the object store is up and reachable; the call may be repeated"
@@ -174,6 +180,11 @@ class StoreUnavailable(StoreError):
 class StoreDenied(StoreError):
     http_status = 403
     default_hint = "check the credentials and the bucket's policy"
+
+
+class StoreMisconfigured(StoreError):
+    http_status = 500
+    default_hint = "check the store's URL, endpoint and region"
 
 
 # Metadata store.

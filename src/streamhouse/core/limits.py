@@ -31,6 +31,17 @@ MULTIPART_THRESHOLD_BYTES: Final = 16 * MIB  # below, one PUT is faster and chea
 MULTIPART_PART_BYTES: Final = 8 * MIB  # S3's minimum is 5 MiB; 8 GiB stays under its 10,000 parts
 MAX_OBJECT_KEY_BYTES: Final = 1024  # S3's own limit
 MAX_LIST_PAGE: Final = 1000  # S3's own page size
+MAX_LOCAL_LIST_PAGE: Final = 10_000  # a page sorts its directories anew, so few large ones; 2 MB of names
+MAX_REQUEST_BODY_BYTES: Final = 512 * MIB  # one put or get holds its body in memory; more goes by upload and by range
+MAX_OBJECT_BYTES: Final = 5 * GIB  # what S3 copies in one request, which is how an upload is published
+MULTIPART_PARALLEL_PARTS: Final = 4  # 32 MiB in flight for one upload; more gains nothing on one connection's worth
+READ_COALESCE_GAP_BYTES: Final = 1 * MIB  # closer ranges are read in one GET: the gap costs less than a request
+MAX_RANGES_PER_READ: Final = 10_000  # one call's plan; a read of a segment asks for some dozens
+MAX_PARALLEL_RANGE_READS: Final = 8  # GETs of one get_ranges call in flight
+LOCAL_STORE_THREADS: Final = 8  # fsyncs of different files run side by side; more only queue at the disk
+STALE_TEMP_MS: Final = 3_600_000  # a temp file untouched for an hour has no writer any more
+MAX_KNOWN_DIRECTORIES: Final = 100_000  # directories known durable; forgotten ones are fsynced once more
+MAX_STORE_ATTEMPTS: Final = 100  # a call's deadline ends it earlier; this ends it under a clock that stands still
 
 # Metadata.
 COORDINATOR_SLOTS: Final = 50  # Kafka's default for its offsets topic; fixed for the life of a store
@@ -48,5 +59,9 @@ MAX_CHANGE_QUEUE: Final = 10_000  # a subscriber that falls behind gets one "any
 MAX_LEASE_TTL_MS: Final = 3_600_000  # a longer lease is a mistake of units
 
 # Names.
-MAX_AGENT_ID_BYTES: Final = 256
+MAX_AGENT_ID_BYTES: Final = 256  # an id is written into every lease and heartbeat row
 MAX_JSON_METADATA_BYTES: Final = 64 * KIB  # an agent's free-form metadata
+
+# Configuration.
+MAX_CONFIG_FILE_BYTES: Final = 1 * MIB  # every setting spelled out with comments is a few KiB
+MAX_TOPIC_CONFIG_CHARS: Final = 32_767  # what a Kafka string holds, so any value can be described back to a client
