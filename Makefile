@@ -1,0 +1,53 @@
+# Everything a person or a machine does with this tree. Each target sets up what it needs first; see scripts/setup.
+#
+#   make test ARGS="-k lease"     make bench BENCH=wire     make run ARGS="--help"     S3=minio make test
+
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv/bin
+ARGS ?=
+BENCH ?=
+
+.PHONY: help setup setup-services run test check format bench services-up services-down lock clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-16s %s\n", $$1, $$2 }'
+
+setup: ## the venv with the pinned packages, and streamhouse in it
+	@scripts/setup
+
+setup-services:
+	@scripts/setup --services
+
+run: setup ## the demo: embedded platform, demo topics, a segment of each (ARGS=…)
+	@$(VENV)/streamhouse demo $(ARGS)
+
+test: setup-services ## every test, on a real PostgreSQL and a real S3 server (ARGS=…, S3=minio)
+	@$(VENV)/python -m pytest $(ARGS)
+
+check: setup ## format, lint, types, the import contract
+	@$(VENV)/ruff format --check .
+	@$(VENV)/ruff check .
+	@$(VENV)/mypy
+	@$(VENV)/lint-imports
+
+format: setup ## put the code into shape
+	@$(VENV)/ruff format .
+	@$(VENV)/ruff check --fix .
+
+bench: setup-services ## the benchmarks (BENCH=name for one)
+	@$(VENV)/python bench/run.py $(BENCH)
+
+services-up: setup-services ## PostgreSQL and S3 for a person; prints the environment to export
+	@$(VENV)/python -m streamhouse.testing.services up
+
+services-down: setup ## stop them (ARGS=--purge deletes their data)
+	@$(VENV)/python -m streamhouse.testing.services down $(ARGS)
+
+lock: setup ## pin every package anew (scripts/lock)
+	@scripts/lock
+
+clean: ## remove what was built; the venv too (running services are left alone)
+	@rm -rf .venv .cache build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find src \( -name '__pycache__' -o -name '*.so' -o -name '*.egg-info' \) -prune -exec rm -rf {} +
