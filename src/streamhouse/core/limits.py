@@ -57,10 +57,16 @@ MAX_OFFSET_METADATA_BYTES: Final = 4096  # Kafka's offset.metadata.max.bytes
 MAX_INTENT_SLICES: Final = 100_000  # tasks times partitions of one Spark batch
 MAX_CHANGE_QUEUE: Final = 10_000  # a subscriber that falls behind gets one "anything may have changed" instead
 MAX_LEASE_TTL_MS: Final = 3_600_000  # a longer lease is a mistake of units
+MAX_TTL_MS: Final = 30 * 86_400_000  # pins, claims, flush requests, transfers: a longer one is a mistake of units
+MAX_KEYS_PER_CALL: Final = 100_000  # partitions, objects or pins named in one call: a largest topic's worth
+MAX_ROWS_PER_SWEEP: Final = 100_000  # what one call of a clean-up may drop: it runs in one transaction
+MAX_PRODUCER_ID_BLOCK: Final = 1_000_000  # lost with its owner; 2⁶³ ids last for ever at this rate
+MAX_METADATA_DOCUMENT_BYTES: Final = 4 * MIB  # gRPC's default message limit, which a key-value store inherits
 
 # Names.
 MAX_AGENT_ID_BYTES: Final = 256  # an id is written into every lease and heartbeat row
 MAX_JSON_METADATA_BYTES: Final = 64 * KIB  # an agent's free-form metadata
+MAX_NAME_BYTES: Final = 1024  # query ids, claims, owners, reasons: keys of rows, or a line for people
 
 # Configuration.
 MAX_CONFIG_FILE_BYTES: Final = 1 * MIB  # every setting spelled out with comments is a few KiB

@@ -2,33 +2,120 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from uuid import UUID
 
 from streamhouse.core import limits
 from streamhouse.core.errors import InvalidPartitions, InvalidRequest, LimitExceeded
 from streamhouse.core.ids import PartitionKey, check_topic_name
 from streamhouse.metadata.contract import (
     NO_PRODUCER,
+    AgentInfo,
     BatchRun,
     Compaction,
+    Durability,
     Intent,
     LeaderlessSlice,
     LeasedSlice,
     LeaseKey,
     NewTopic,
+    ObjectRef,
     OffsetCommit,
+    SlotFence,
+    slot_of,
 )
+
+_INT64_MAX = 2**63 - 1
+
+
+def check_text(text: str, what: str, *, most: int = limits.MAX_NAME_BYTES, may_be_empty: bool = False) -> None:
+    """PostgreSQL stores no NUL and no lone surrogate, so no backend takes them: all must behave alike."""
+    if not text and not may_be_empty:
+        raise InvalidRequest(f"{what} is empty")
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(f"{what} is not valid Unicode text: {text[:64]!r}") from error
+    if "\0" in text:
+        raise InvalidRequest(f"{what} holds a NUL character: {text[:64]!r}")
+    _at_most(size, most, f"bytes of {what}")
+
+
+def check_ttl(ttl_ms: int, what: str) -> None:
+    """Pins, claims, flush requests and transfers; leases have ``check_lease_keys``."""
+    if not 1 <= ttl_ms <= limits.MAX_TTL_MS:
+        raise InvalidRequest(f"{what} for {ttl_ms} ms; 1 to {limits.MAX_TTL_MS} are possible")
+
+
+def check_duration(duration_ms: int, what: str) -> None:
+    """How long ago, how old, how idle: anything that is subtracted from the clock."""
+    if not 0 <= duration_ms <= _INT64_MAX:
+        raise InvalidRequest(f"{what} of {duration_ms} ms")
+
+
+def check_sweep_limit(limit: int) -> None:
+    """The ``limit`` of every call that cleans up or lists what to clean up."""
+    if limit < 1:
+        raise InvalidRequest(f"a limit of {limit}; 1 is the least")
+    _at_most(limit, limits.MAX_ROWS_PER_SWEEP, "rows in one call")
+
+
+def check_keys(keys: Sequence[PartitionKey] | Sequence[str] | Sequence[UUID], what: str) -> None:
+    _at_most(len(keys), limits.MAX_KEYS_PER_CALL, f"{what} in one call")
+
+
+def check_producer_id_count(count: int) -> None:
+    if count < 1:
+        raise InvalidRequest(f"a block of {count} producer ids")
+    _at_most(count, limits.MAX_PRODUCER_ID_BLOCK, "producer ids in one block")
+
+
+def check_binding(durability: Durability, wal_id: UUID | None) -> None:
+    if (durability is Durability.WAL) != (wal_id is not None):
+        raise InvalidRequest(f"durability {durability} with {'a' if wal_id else 'no'} WAL id")
+
+
+def check_agent(info: AgentInfo) -> None:
+    check_agent_id(info.agent_id)
+    check_text(info.address, "an agent's address")
+    check_text(info.availability_zone, "an availability zone")
+    check_text(info.agent_group, "an agent group")
+    try:
+        document = json.dumps(dict(info.metadata), allow_nan=False, ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"the metadata of agent {info.agent_id} is not JSON: {error}") from error
+    if any("\0" in text for pair in info.metadata.items() for text in pair if isinstance(text, str)):
+        raise InvalidRequest(f"the metadata of agent {info.agent_id} holds a NUL character")
+    check_text(document, "an agent's metadata", most=limits.MAX_JSON_METADATA_BYTES)
+
+
+def check_agent_id(agent_id: str) -> None:
+    check_text(agent_id, "an agent id", most=limits.MAX_AGENT_ID_BYTES)
 
 
 def check_new_topic(new: NewTopic) -> None:
     check_topic_name(new.name)
     check_partition_count(new.partition_count)
+    check_configs(new.configs)
+
+
+def check_configs(configs: Mapping[str, str]) -> None:
+    for name, value in configs.items():
+        check_text(name, "a topic config's name")
+        check_text(value, f"topic config {name}", most=limits.MAX_JSON_METADATA_BYTES, may_be_empty=True)
 
 
 def check_partition_count(count: int) -> None:
     if not 1 <= count <= limits.MAX_PARTITIONS_PER_TOPIC:
         raise InvalidPartitions(f"{count} partitions asked for; 1 to {limits.MAX_PARTITIONS_PER_TOPIC} are possible")
+
+
+def check_object(ref: ObjectRef) -> None:
+    check_text(ref.key, "an object key", most=limits.MAX_OBJECT_KEY_BYTES)
+    if ref.size_bytes < 0 or ref.created_at_ms < 0:
+        raise InvalidRequest(f"object {ref.key} of {ref.size_bytes} bytes, made at {ref.created_at_ms}")
 
 
 def check_slices(slices: Sequence[LeasedSlice] | Sequence[LeaderlessSlice]) -> None:
@@ -47,13 +134,16 @@ def _check_slice(piece: LeasedSlice | LeaderlessSlice) -> None:
         raise InvalidRequest(f"{where} lists no batches")
     if piece.byte_offset < 0 or piece.byte_length <= 0:
         raise InvalidRequest(f"{where} has byte range {piece.byte_offset}+{piece.byte_length}")
+    check_text(piece.encoding, f"the encoding of {where}")
     for batch in piece.batches:
         _check_batch(batch, where)
     if isinstance(piece, LeaderlessSlice):
         listed = sum(batch.byte_length for batch in piece.batches)
         if listed != piece.byte_length:
             raise InvalidRequest(f"{where} is {piece.byte_length} bytes long, but its batches add up to {listed}")
-    elif piece.base_offset < 0 or piece.epoch < 1:
+        return
+    check_object(piece.object)
+    if piece.base_offset < 0 or piece.epoch < 1 or piece.end_offset >= _INT64_MAX:
         raise InvalidRequest(f"{where} has base offset {piece.base_offset} and epoch {piece.epoch}")
 
 
@@ -77,19 +167,30 @@ def check_lease_keys(keys: Sequence[LeaseKey], ttl_ms: int | None = None) -> Non
 
 
 def check_group(group_id: str, payload: bytes = b"", offsets: Sequence[OffsetCommit] = ()) -> None:
-    _at_most(len(group_id.encode()), limits.MAX_GROUP_ID_BYTES, "bytes of a group id")
+    check_text(group_id, "a group id", most=limits.MAX_GROUP_ID_BYTES, may_be_empty=True)
     _at_most(len(payload), limits.MAX_GROUP_STATE_BYTES, "bytes of a group's state")
+    _at_most(len(offsets), limits.MAX_KEYS_PER_CALL, "offsets in one commit")
     _once([commit.key for commit in offsets], "an offset commit")
     for commit in offsets:
-        if commit.offset < 0:
+        if not 0 <= commit.offset <= _INT64_MAX:
             raise InvalidRequest(f"offset {commit.offset} committed for {commit.key}; offsets start at 0")
-        _at_most(len(commit.metadata.encode()), limits.MAX_OFFSET_METADATA_BYTES, "bytes of offset metadata")
+        check_text(commit.metadata, "offset metadata", most=limits.MAX_OFFSET_METADATA_BYTES, may_be_empty=True)
+
+
+def check_fence(group_id: str, fence: SlotFence) -> None:
+    """A fence that is not the group's own slot would let a coordinator write that nobody can fence off (R1)."""
+    if fence.slot != slot_of(group_id):
+        raise InvalidRequest(f"group {group_id[:64]!r} lives in {slot_of(group_id)}, not in {fence.slot}")
 
 
 def check_compaction(compaction: Compaction) -> None:
     sources, target = compaction.sources, compaction.target
     if not sources:
         raise InvalidRequest(f"the compaction of {compaction.key} names no entries")
+    _at_most(len(sources), limits.MAX_KEYS_PER_CALL, "entries in one compaction")
+    check_object(compaction.object)
+    if target.object_key != compaction.object.key:
+        raise InvalidRequest(f"the compaction of {compaction.key} writes {compaction.object.key}, not its target's key")
     expected = sources[0].base_offset
     for source in sources:
         if source.base_offset != expected or source.end_offset < source.base_offset:
@@ -104,11 +205,14 @@ def check_compaction(compaction: Compaction) -> None:
 
 def check_intent(intent: Intent) -> None:
     _at_most(len(intent.slices), limits.MAX_INTENT_SLICES, "slices in one intent")
-    if not intent.key.query_id or intent.key.batch_id < 0:
-        raise InvalidRequest(f"an intent needs a query id and a batch id ≥ 0, not {intent.key}")
+    check_text(intent.key.query_id, "a query id")
+    if not 0 <= intent.key.batch_id <= _INT64_MAX:
+        raise InvalidRequest(f"an intent needs a batch id ≥ 0, not {intent.key}")
     for piece in intent.slices:
         if piece.record_count < 1 or piece.byte_length < 1 or piece.byte_offset < 0 or piece.partition < 0:
             raise InvalidRequest(f"partition {piece.partition} of intent {intent.key} has an impossible slice")
+        check_object(piece.object)
+        check_text(piece.encoding, f"the encoding of intent {intent.key}")
 
 
 def check_scan_limit(limit: int) -> None:

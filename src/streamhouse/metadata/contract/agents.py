@@ -43,7 +43,7 @@ class Agents(ABC):
     async def register_agent(self, info: AgentInfo) -> Agent:
         """Upsert (S1.9). Another incarnation takes the id over and resets ``started_at``; the former one's heartbeats
         and acquisitions are refused from then on, and it cannot register again: an incarnation that has been replaced
-        (the last eight of an agent id are remembered) raises AgentSuperseded.
+        (the last eight of an agent id are remembered) raises AgentSuperseded. Raises LimitExceeded, InvalidRequest.
         """
 
     @abstractmethod

@@ -4,6 +4,8 @@ A group belongs to a coordinator slot. A write by a coordinator is fenced by tha
 first, and the group's own row remembers the highest epoch that wrote it (R1). The *simple commit* has no coordinator,
 no members and no generation; Spark uses it, and coordinators learn of it by ``offsets_version``.
 
+A fence whose slot is not the group's own would protect nothing: InvalidRequest, in every method that takes one.
+
 Atomicity asked of a backend: one group per call (its row, and its offsets as a whole).
 """
 

@@ -133,7 +133,8 @@ class Leases(ABC):
         over at once with epoch + 1. ``ttl_ms`` None is for ``durability=wal`` only: it never expires, and any lease of
         the same wal_id is taken over whoever holds it (R2). Each new leadership of a partition appends
         (epoch, wal_id, start_offset = watermark) to its epoch history (R3).
-        A leaderless partition has no leader: GONE. Answers in the order asked.
+        A leaderless partition has no leader: GONE, like a partition or a slot that does not exist. Answers in the order
+        asked.
         Raises AgentSuperseded when a newer incarnation of this agent id has registered; DurabilityMismatch when the
         store is bound to ``durability=wal`` and the WAL is not this one, or when ``ttl_ms`` is None and the store is
         not bound to it; LimitExceeded.
@@ -150,7 +151,10 @@ class Leases(ABC):
 
     @abstractmethod
     async def release_leases(self, holder: Holder, held: Sequence[HeldLease]) -> list[LeaseKey]:
-        """Expire now those that are still mine at that epoch; returns them. The rows and their epochs stay."""
+        """Expire now those that are still mine at that epoch; returns them. The rows and their epochs stay.
+
+        Repeatable: one that has already expired under my name and epoch is returned too.
+        """
 
     @abstractmethod
     async def list_leases(self, *, agent_id: str | None = None, keys: Sequence[LeaseKey] | None = None) -> list[Lease]:
@@ -162,8 +166,8 @@ class Leases(ABC):
         self, transfer_id: UUID, held: HeldLease, *, holder: Holder, to_agent: str, timeout_ms: int
     ) -> Transfer:
         """PENDING. The lease must be mine at that epoch and unexpired (else NotLeader). ``to_agent`` must be registered
-        (AgentNotFound) and another agent. One open transfer per key (TransferConflict), those past their deadline
-        counting as FAILED. Repeating it with the same id returns it as it stands.
+        (AgentNotFound) and another agent (InvalidRequest). One open transfer per key (TransferConflict), those past
+        their deadline counting as FAILED. Repeating it with the same id returns it as it stands.
         """
 
     @abstractmethod
@@ -175,7 +179,10 @@ class Leases(ABC):
 
     @abstractmethod
     async def reject_transfer(self, transfer_id: UUID, *, agent_id: str, reason: str) -> Transfer:
-        """PENDING or ACCEPTED → REJECTED, by either side. Repeatable."""
+        """PENDING or ACCEPTED → REJECTED, by either side. Repeatable.
+
+        Raises TransferNotFound, TransferConflict (another state, past its deadline, or a third agent).
+        """
 
     @abstractmethod
     async def complete_transfer(
@@ -190,7 +197,9 @@ class Leases(ABC):
 
     @abstractmethod
     async def list_transfers(self, *, agent_id: str | None = None, open_only: bool = True) -> list[Transfer]:
-        """Those from or to ``agent_id``, oldest first. Past its deadline an open one is listed as FAILED."""
+        """Those from or to ``agent_id``, oldest first. Past its deadline an open one is listed as FAILED, and so left
+        out when ``open_only``.
+        """
 
     @abstractmethod
     async def expire_transfers(self, *, keep_ms: int) -> list[Transfer]:

@@ -107,7 +107,8 @@ class Maintenance(ABC):
     @abstractmethod
     async def apply_compaction(self, key: PartitionKey, compaction_id: UUID) -> CompactionVerdict:
         """Replace the sources by the target, dereference their objects, move the cursor to the target's end + 1 if the
-        range began at or below it, and clear the record. Repeatable: ALREADY when that compaction was the last applied.
+        range began at or below it (never back), and clear the record. The horizon was judged when it began: its object
+        has been referenced since. Repeatable: ALREADY when that compaction was the last applied.
 
         Raises CompactionConflict when it is not pending and was not the last applied (aborted, or another's), or when
         the entries are no longer the recorded sources (the record is then cleared); PartitionNotFound.

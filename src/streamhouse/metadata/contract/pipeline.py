@@ -84,7 +84,7 @@ class FlushRequest:
 class Pipeline(ABC):
     @abstractmethod
     async def register_intent(self, intent: Intent) -> IntentOutcome:
-        """First wins per key. A batch without rows is complete at once. The last batch id of a (query, topic) never
+        """First wins per key. A batch without rows is COMPLETE at once. The last batch id of a (query, topic) never
         expires. Raises BatchRegressed (older than the last), TopicNotFound, PartitionNotFound (a slice beyond the
         topic's partitions), LimitExceeded, InvalidRequest.
         """
@@ -106,7 +106,11 @@ class Pipeline(ABC):
     ) -> SliceOutcome:
         """Put the partition's slices into its log as WAL entries from ``base_offset`` on, by the rules of a leased
         commit; on a leaderless topic with ``epoch`` 0 and ``base_offset`` None, at the watermark. Marks the share in
-        the same step. Repeatable: an adopted share answers COMMITTED, ``repeated``, at its first offsets.
+        the same step. Repeatable: an adopted share answers COMMITTED, ``repeated``, at its first offsets, whatever
+        the epoch and base offset asked with.
+
+        Never STALE_OBJECT: the intent refers to its objects, so no horizon can have cost them, and a manifest that won
+        but could not be adopted would hold up its query for ever.
 
         Raises NotFound when there is no such intent or it has no slice for that partition.
         """

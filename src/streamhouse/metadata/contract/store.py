@@ -69,8 +69,10 @@ class Change:
 class MetadataStore(Topics, Log, Leases, Agents, Groups, Maintenance, Pipeline, ABC):
     """The whole contract. One instance serves one process and may be used from many tasks of one event loop.
 
-    Every method either returns, or raises an error of the tree; MetadataUnavailable means that retries ran out *and the
-    outcome is unknown*: sending the identical call again is always safe. A cancelled call has an unknown outcome too.
+    Every method either returns, or raises an error of the tree. A call that makes no sense is InvalidRequest or
+    LimitExceeded before anything is sent; ``metadata/checks.py`` decides, for every backend alike. MetadataUnavailable
+    means that retries ran out *and the outcome is unknown*: sending the identical call again is always safe. A
+    cancelled call has an unknown outcome too.
     """
 
     @abstractmethod
@@ -95,7 +97,7 @@ class MetadataStore(Topics, Log, Leases, Agents, Groups, Maintenance, Pipeline, 
     async def bind_durability(self, durability: Durability, wal_id: UUID | None) -> ClusterInfo:
         """The first call binds the store; later ones must agree (R2). ``wal_id`` is required for WAL, absent else.
 
-        Raises DurabilityMismatch.
+        Raises DurabilityMismatch, and InvalidRequest for a ``wal_id`` missing or in the way.
         """
 
     @abstractmethod
@@ -103,7 +105,7 @@ class MetadataStore(Topics, Log, Leases, Agents, Groups, Maintenance, Pipeline, 
         """Undo the binding after an offline drain to an empty WAL, expiring every lease that never would.
 
         The caller vouches that the WAL is empty; ``wal_id`` must be the bound one (None for OBJECT), else
-        DurabilityMismatch. An unbound store stays unbound.
+        DurabilityMismatch. An unbound store stays unbound, whatever ``wal_id``: that is a repeat.
         """
 
     @abstractmethod

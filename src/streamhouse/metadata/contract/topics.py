@@ -81,7 +81,7 @@ class Topics(ABC):
         A partition's leader epoch goes on from what the name's lease rows last held, so that an epoch never goes back
         even for a recreated name; its GC horizon starts at the store-wide one.
         Repeating it with the same ``topic_id`` returns the topic as it stands.
-        Raises TopicExists (another id under that name), InvalidTopicName, InvalidPartitions.
+        Raises TopicExists (another id under that name), InvalidTopicName, InvalidPartitions, InvalidRequest.
         """
 
     @abstractmethod
@@ -98,8 +98,9 @@ class Topics(ABC):
 
     @abstractmethod
     async def delete_topic(self, topic_id: TopicId) -> bool:
-        """Remove the topic, its partitions, group offsets, producer windows, open transfers, flush requests and sink
-        intents; expire its leases with their epoch bumped. False when it was already gone.
+        """Remove the topic, its partitions, group offsets, producer windows, open transfers, flush requests, sink
+        intents and pending compactions (the last two dereference their objects); expire its leases with their epoch
+        bumped. False when it was already gone.
 
         From here on every commit to it answers GONE. Its entries stay until ``purge_deleted_topics``, so that the work
         of one call is bounded and no object loses its last reference unrecorded.
@@ -114,14 +115,16 @@ class Topics(ABC):
         delete_configs: Sequence[str] = (),
         expected_version: int | None = None,
     ) -> Topic:
-        """Merge. Values were validated by the caller (core.topic_config).
+        """Merge. Values were validated by the caller (core.topic_config). When the configs already are as asked, the
+        topic is returned as it stands, whatever ``expected_version``: that is a repeat.
 
         Raises TopicNotFound, and Conflict when ``expected_version`` is given and is not the current one.
         """
 
     @abstractmethod
     async def grow_topic(self, topic_id: TopicId, partition_count: int) -> Topic:
-        """Add partitions up to ``partition_count``; equal is a repeat and changes nothing.
+        """Add partitions up to ``partition_count``; equal is a repeat and changes nothing. New partitions start as in
+        ``create_topic``: at the store-wide GC horizon, their epochs going on from the name's lease rows.
 
         Raises TopicNotFound, and InvalidPartitions for fewer than there are.
         """
