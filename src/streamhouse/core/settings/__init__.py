@@ -1,0 +1,64 @@
+"""Settings: one declaration each, from flags, environment, TOML file or default, with their source on record.
+
+kinds.py      what a value may be: text, duration, size, choice, URL …
+schema.py     how a setting is declared, and what follows from it (flag, variable, TOML key)
+declared.py   the settings themselves: add one here, in one declaration
+sources.py    flags, environment and TOML tables → raw values with their origin
+resolve.py    precedence, defaults, parsing
+rules.py      what settings must keep between themselves
+effective.py  the result, printable, with secrets masked
+load.py       the one file that reads the disk
+"""
+
+from streamhouse.core.settings.declared import (
+    AgentSettings,
+    AssignerSettings,
+    Durability,
+    FlushSettings,
+    LeaseSettings,
+    LogFormat,
+    LogLevel,
+    LogSettings,
+    MemorySettings,
+    MetadataSettings,
+    Profile,
+    SegmentSettings,
+    Settings,
+    StoreSettings,
+    WalSettings,
+)
+from streamhouse.core.settings.effective import EffectiveSetting, effective
+from streamhouse.core.settings.load import attempt_settings, load_settings
+from streamhouse.core.settings.resolve import SCHEMA, Outcome, Resolution, resolve
+from streamhouse.core.settings.schema import Setting
+from streamhouse.core.settings.sources import NON_SETTING_VARIABLES, Origin, OriginKind
+
+__all__ = [
+    "NON_SETTING_VARIABLES",
+    "SCHEMA",
+    "AgentSettings",
+    "AssignerSettings",
+    "Durability",
+    "EffectiveSetting",
+    "FlushSettings",
+    "LeaseSettings",
+    "LogFormat",
+    "LogLevel",
+    "LogSettings",
+    "MemorySettings",
+    "MetadataSettings",
+    "Origin",
+    "OriginKind",
+    "Outcome",
+    "Profile",
+    "Resolution",
+    "SegmentSettings",
+    "Setting",
+    "Settings",
+    "StoreSettings",
+    "WalSettings",
+    "attempt_settings",
+    "effective",
+    "load_settings",
+    "resolve",
+]

@@ -1,0 +1,368 @@
+"""The settings. To add one, add one declaration here; flag, variable, TOML key and reference follow (see schema.py).
+
+``why`` gives the reason for the default, and for the bounds where they need one. Defaults that a source document names
+cite its line of the requirements. What two settings must keep between themselves stands in rules.py.
+Settings objects are made by ``resolve``, never by hand: a default may depend on the profile or on other settings.
+"""
+
+# ruff: noqa: RUF009 -- the calls declare fields; they are not mutable defaults
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path, PurePosixPath
+
+from streamhouse.core.limits import MAX_AGENT_ID_BYTES, MAX_BATCH_BYTES, MAX_LEASE_TTL_MS
+from streamhouse.core.settings.schema import (
+    EnvAlias,
+    boolean,
+    choice,
+    directory,
+    duration,
+    optional_text,
+    optional_url,
+    size,
+    text,
+    url,
+)
+from streamhouse.core.units import format_duration
+from streamhouse.core.urls import local_path, scheme_of
+
+_NAME = rf"[A-Za-z0-9._-]{{1,{MAX_AGENT_ID_BYTES}}}"
+_NAME_ALLOWED = f"1 to {MAX_AGENT_ID_BYTES} letters, digits, '.', '_' or '-'"
+
+
+class Profile(StrEnum):
+    DEFAULT = "default"
+    FAST = "fast"
+
+
+class Durability(StrEnum):
+    AUTO = "auto"
+    WAL = "wal"
+    OBJECT = "object"
+
+
+class LogLevel(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogFormat(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataSettings:
+    """Where topics, offsets, leases and the index live."""
+
+    url: str = url(
+        "sqlite://{data_dir}/metadata.db",
+        schemes=("sqlite", "postgresql", "postgres"),
+        reserved=("oxia",),
+        example="postgresql://user:password@host:5432/streamhouse",
+        doc="The metadata store: SQLite for one machine, PostgreSQL for a fleet.",
+        why="one process needs no external service (S1.1)",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """Where records live for good."""
+
+    url: str = url(
+        "file://{data_dir}/objects",
+        schemes=("file", "memory", "s3", "gs", "az"),
+        example="s3://bucket/prefix",
+        doc="The object store: a local directory, a bucket, or memory for tests.",
+        why="one process needs no external service (S1.1)",
+    )
+    endpoint_url: str | None = optional_url(
+        schemes=("http", "https"),
+        example="http://127.0.0.1:9000",
+        doc="An S3-compatible server other than AWS. Unset: AWS_ENDPOINT_URL, else AWS itself.",
+        why="the region decides the address on AWS",
+    )
+    region: str | None = optional_text(
+        example="eu-central-1",
+        doc="The bucket's region. Unset: AWS_REGION, else us-east-1.",
+        why="usually known to the machine already",
+    )
+    path_style: bool = boolean(
+        False,
+        doc="Put the bucket into the path instead of the host name, as most S3-compatible servers want it.",
+        why="AWS wants the host name",
+    )
+    access_key_id: str | None = optional_text(
+        example="AKIAIOSFODNN7EXAMPLE",
+        doc="The S3 access key. Unset: the usual places (AWS_ACCESS_KEY_ID, instance role).",
+        why="machines in a cloud have a role",
+    )
+    secret_access_key: str | None = optional_text(
+        secret=True,
+        example="a secret",
+        doc="The secret that belongs to store.access_key_id.",
+        why="machines in a cloud have a role",
+    )
+    request_timeout_ms: int = duration(
+        "15s",
+        at_least="100ms",
+        at_most="10m",
+        doc="How long one request to the object store may take.",
+        why="a slow PUT of a large part takes seconds; one that takes 15 s will not finish",
+    )
+    retry_deadline_ms: int = duration(
+        "60s",
+        at_least="100ms",
+        at_most="1h",
+        doc="How long a call is repeated, all tries together, before it fails.",
+        why="rides out a failover of the store; longer only hides that it is down",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """Who this process is among the agents."""
+
+    id: str | None = optional_text(
+        example="agent-1",
+        pattern=_NAME,
+        allowed=_NAME_ALLOWED,
+        doc="This agent's name in the fleet; two live processes must not share one. Unset: made once and kept in "
+        "data_dir.",
+        why="a name that survives a restart keeps its partitions",
+    )
+    zone: str = text(
+        "default",
+        example="eu-central-1a",
+        pattern=_NAME,
+        allowed=_NAME_ALLOWED,
+        doc="The availability zone this agent runs in.",
+        why="one machine has one zone",
+    )
+    group: str = text(
+        "default",
+        example="ingest",
+        pattern=_NAME,
+        allowed=_NAME_ALLOWED,
+        doc="The agent group; agents take partitions only of their own group.",
+        why="isolation is asked for, not assumed (S3.5)",
+    )
+    address: str | None = optional_text(
+        example="broker-1.internal:9092",
+        pattern=r"[^\s/@]{1,255}:[0-9]{1,5}",
+        allowed="host:port",
+        doc="The host:port under which clients and other agents reach this one. Unset: where it listens.",
+        why="right wherever no proxy or container stands between",
+    )
+    heartbeat_interval_ms: int = duration(
+        "20s",
+        at_least="100ms",
+        at_most="10m",
+        fast="2s",
+        doc="How often the agent tells the metadata store that it is alive.",
+        why="three in a liveness timeout (S3.16)",
+    )
+    liveness_timeout_ms: int = duration(
+        "60s",
+        at_least="500ms",
+        at_most="1h",
+        fast="6s",
+        doc="An agent silent for longer counts as dead.",
+        why="two lost heartbeats are no death (S1.10, S3.16)",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseSettings:
+    """Leases on partitions and coordinator slots."""
+
+    ttl_ms: int = duration(
+        "30s",
+        at_least="1s",
+        at_most=format_duration(MAX_LEASE_TTL_MS),
+        fast="6s",
+        doc="How long a lease lasts without a renewal.",
+        why="S3.11; a crashed agent's partitions stand still for at most this long",
+    )
+    renew_interval_ms: int = duration(
+        "10s",
+        at_least="100ms",
+        at_most="10m",
+        fast="2s",
+        doc="How often leases are renewed.",
+        why="S3.11; two renewals may be lost before a lease is",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignerSettings:
+    """The loop that decides which partitions this agent should hold."""
+
+    interval_ms: int = duration(
+        "30s",
+        at_least="100ms",
+        at_most="10m",
+        fast="2s",
+        doc="How often agents, topics and leases are looked at and put right.",
+        why="S3.10; half a liveness timeout",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentSettings:
+    """When a partition's buffered records become an object."""
+
+    max_bytes: int = size(
+        "1MiB",
+        at_least="64KiB",
+        at_most="100MiB",
+        doc="A segment is closed and uploaded once it holds this much.",
+        why="S3.14 (1 MB, to 100 MB); one block of a segment, and the size where a PUT's fixed cost stops mattering",
+    )
+    max_age_ms: int = duration(
+        "60s",
+        at_least="100ms",
+        at_most="1h",
+        single_node="1s",
+        doc="A segment is closed and uploaded once its first record is this old.",
+        why="S3.14; with durability in the WAL, Spark reads objects and must not lag by more than a second",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushSettings:
+    """How often waiting producers are served."""
+
+    interval_ms: int = duration(
+        "250ms",
+        at_least="1ms",
+        at_most="60s",
+        doc="While an acks=all producer waits, flushes start at most this often.",
+        why="four PUTs a second and agent, about 50 USD a month, for a quarter of a second",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WalSettings:
+    """The write-ahead log on the local disk."""
+
+    dir: Path = directory(
+        "{data_dir}/wal",
+        doc="The directory of the write-ahead log. A fast local disk pays off here.",
+        why="one directory to back up, lock and move",
+    )
+    max_batch_age_ms: int = duration(
+        "0ms",
+        at_least="0ms",
+        at_most="10ms",
+        doc="How long an append may wait for others to share its fdatasync.",
+        why="whatever arrives during one sync shares the next, so a timer only adds latency; S3.14 allows 10 ms",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySettings:
+    """Bounds on what a process keeps in memory. Their sum is about what it may use beyond its code."""
+
+    write_buffer_bytes: int = size(
+        "256MiB",
+        at_least="1MiB",
+        at_most="1TiB",
+        doc="Batches accepted and not yet committed, all partitions together. Above it, writes are refused.",
+        why="a minute of 4 MB/s, the longest the object store's retries last",
+    )
+    tail_cache_bytes: int = size(
+        "256MiB",
+        at_least="0B",
+        at_most="1TiB",
+        doc="Recently written batches kept for readers at the tail.",
+        why="readers that keep up never touch the object store",
+    )
+    request_bytes: int = size(
+        "256MiB",
+        at_least=MAX_BATCH_BYTES,
+        at_most="1TiB",
+        doc="Requests received and not yet answered, all connections together. Above it, sockets are not read.",
+        why="two requests of the largest size; the lower bound lets one of them through",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """What the process tells about itself."""
+
+    level: LogLevel = choice(
+        LogLevel.INFO,
+        doc="The least important message that is still written.",
+        why="starts, stops, elections and refusals; nothing per request",
+    )
+    format: LogFormat = choice(
+        LogFormat.TEXT,
+        doc="Lines for people, or one JSON object a line for machines.",
+        why="the first reader is a person",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything a process was told, typed and checked."""
+
+    data_dir: Path = directory(
+        "./streamhouse-data",
+        doc="The local directory for whatever is not put elsewhere: SQLite metadata, objects, WAL.",
+        why="visible beside the project that uses it, removed with one command",
+    )
+    profile: Profile = choice(
+        Profile.DEFAULT,
+        doc="Which defaults the timing settings have. `fast` detects a dead agent within 10 s, at more metadata "
+        "traffic.",
+        why="the numbers of the source document (S3.16)",
+    )
+    durability: Durability = choice(
+        Durability.AUTO,
+        doc="What an acks=all write waits for: the local WAL (single node only), or object store and metadata commit.",
+        why="`auto` takes `wal` where metadata and objects lie in data_dir on this machine, else `object`",
+    )
+    embedded_agent: bool = boolean(
+        True,
+        doc="Run an agent inside the server process.",
+        why="one process is the whole system; API-only servers beside standalone agents turn it off (S3.6)",
+        alias=EnvAlias(variable="DISABLE_EMBEDDED_AGENT", inverted=True),
+    )
+    metadata: MetadataSettings
+    store: StoreSettings
+    agent: AgentSettings
+    lease: LeaseSettings
+    assigner: AssignerSettings
+    segment: SegmentSettings
+    flush: FlushSettings
+    wal: WalSettings
+    memory: MemorySettings
+    log: LogSettings
+
+    @property
+    def single_node(self) -> bool:
+        """Metadata, objects and WAL all lie in data_dir, where one exclusive lock covers them."""
+        return is_single_node(
+            data_dir=self.data_dir, metadata_url=self.metadata.url, store_url=self.store.url, wal_dir=self.wal.dir
+        )
+
+    @property
+    def effective_durability(self) -> Durability:
+        """``durability`` with ``auto`` decided."""
+        if self.durability is not Durability.AUTO:
+            return self.durability
+        return Durability.WAL if self.single_node else Durability.OBJECT
+
+
+def is_single_node(*, data_dir: Path, metadata_url: str, store_url: str, wal_dir: Path) -> bool:
+    if scheme_of(metadata_url) != "sqlite" or scheme_of(store_url) != "file":
+        return False
+    root = PurePosixPath(data_dir)
+    inside = (local_path(metadata_url), local_path(store_url), PurePosixPath(wal_dir))
+    return all(path.is_relative_to(root) for path in inside)

@@ -1,0 +1,63 @@
+"""What settings must keep between themselves, each with the reason a person is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from streamhouse.core.settings.declared import Durability, Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    keys: tuple[str, ...]
+    must: str
+    because: str
+    holds: Callable[[Settings], bool]
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    Rule(
+        keys=("lease.renew_interval", "lease.ttl"),
+        must="lease.renew_interval must be less than half of lease.ttl",
+        because="one lost renewal would otherwise cost the lease",
+        holds=lambda s: 2 * s.lease.renew_interval_ms < s.lease.ttl_ms,
+    ),
+    Rule(
+        keys=("agent.heartbeat_interval", "agent.liveness_timeout"),
+        must="agent.heartbeat_interval must be less than half of agent.liveness_timeout",
+        because="one lost heartbeat would otherwise look like a death",
+        holds=lambda s: 2 * s.agent.heartbeat_interval_ms < s.agent.liveness_timeout_ms,
+    ),
+    Rule(
+        keys=("store.request_timeout", "store.retry_deadline"),
+        must="store.request_timeout must not be longer than store.retry_deadline",
+        because="the deadline covers all tries together",
+        holds=lambda s: s.store.request_timeout_ms <= s.store.retry_deadline_ms,
+    ),
+    Rule(
+        keys=("flush.interval", "segment.max_age"),
+        must="flush.interval must not be longer than segment.max_age",
+        because="a segment older than its age limit would wait for the next flush",
+        holds=lambda s: s.flush.interval_ms <= s.segment.max_age_ms,
+    ),
+    Rule(
+        keys=("segment.max_bytes", "memory.write_buffer_bytes"),
+        must="memory.write_buffer_bytes must hold two segments of segment.max_bytes",
+        because="one uploads while the next fills",
+        holds=lambda s: 2 * s.segment.max_bytes <= s.memory.write_buffer_bytes,
+    ),
+    Rule(
+        keys=("store.access_key_id", "store.secret_access_key"),
+        must="store.access_key_id and store.secret_access_key must be set together",
+        because="neither means anything alone",
+        holds=lambda s: (s.store.access_key_id is None) == (s.store.secret_access_key is None),
+    ),
+    Rule(
+        keys=("durability", "metadata.url", "store.url", "wal.dir", "data_dir"),
+        must="durability = wal needs SQLite metadata, local objects and the WAL all inside data_dir",
+        because="elsewhere another agent can take over, and an acks=all record that only this disk holds would be lost",
+        holds=lambda s: s.durability is not Durability.WAL or s.single_node,
+    ),
+)
