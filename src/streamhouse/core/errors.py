@@ -14,6 +14,7 @@
     │   ├── CorruptFrame                a WAL frame
     │   ├── CorruptBlob                 an LLS1 shared blob
     │   ├── CorruptSegment              a STRM segment
+    │   ├── CorruptDocument             a JSON document of a key-value metadata store
     │   └── InflatedTooLarge            a compressed body over the cap
     ├── UnsupportedVersion              a format, schema or codec newer than this build
     ├── StoreError                      the object store
@@ -137,6 +138,10 @@ class CorruptBlob(CorruptData):
 
 
 class CorruptSegment(CorruptData):
+    pass
+
+
+class CorruptDocument(CorruptData):
     pass
 
 

@@ -1,0 +1,95 @@
+"""The JSON documents of the leaderless log (S2.33-S2.35), between our dataclasses and bytes. Pure; no IO.
+
+    llog/{topic}/partitions/{partition}/meta/control             log state, watermark, fence, the pending append
+                                       /meta/compaction-cursor   {offset}
+                                       /meta/compaction          the compaction under way
+                                       /meta/compactor-claim     who compacts (scheduling only)
+                                       /index/{end_offset:020d}  one entry, covering [base_offset, end_offset]
+                                       /producers/{id:020d}      one idempotent producer's last batches (R9)
+                                       /appends/{append_id}      what one append became (R5)
+
+A store with compare-and-swap per key and no transactions keeps the contract with these. ``control`` is the only key
+that decides: one swap of it checks epoch, state, horizon and watermark, moves the watermark and sets ``pending``, which
+says everything a crash may leave undone: the index entries, the producers' windows, the append's record, the sink share
+it adopts. Any process finishes a pending append before it makes the next; each step writes the same bytes again.
+
+The fields of the source document keep its names. What the contract needs beyond them stands in further fields with
+defaults, so that a document in the source's own shape is read too (a compaction's ``sources`` excepted: without them
+nothing could be verified). One departure: offsets start at 0, and ``sequence_counter`` is the next offset, our high
+watermark (requirements.md). ``data_key`` is our object key. A field nobody knows is an error, because writing the
+document back would lose it.
+"""
+
+from streamhouse.metadata.documents.compaction import (
+    encode_claim,
+    encode_compaction,
+    encode_cursor,
+    parse_claim,
+    parse_compaction,
+    parse_cursor,
+)
+from streamhouse.metadata.documents.control import AdoptedShare, Control, Pending, encode_control, parse_control
+from streamhouse.metadata.documents.index import (
+    NO_TIMESTAMP,
+    WHOLE_OBJECT,
+    IndexEntry,
+    encode_index_entry,
+    parse_index_entry,
+)
+from streamhouse.metadata.documents.keys import (
+    append_key,
+    claim_key,
+    compaction_key,
+    control_key,
+    cursor_key,
+    index_key,
+    index_range,
+    parse_control_key,
+    parse_index_key,
+    partition_root,
+    producer_key,
+    routing_key,
+)
+from streamhouse.metadata.documents.records import (
+    AppendRecord,
+    encode_append_record,
+    encode_producer,
+    parse_append_record,
+    parse_producer,
+)
+
+__all__ = [
+    "NO_TIMESTAMP",
+    "WHOLE_OBJECT",
+    "AdoptedShare",
+    "AppendRecord",
+    "Control",
+    "IndexEntry",
+    "Pending",
+    "append_key",
+    "claim_key",
+    "compaction_key",
+    "control_key",
+    "cursor_key",
+    "encode_append_record",
+    "encode_claim",
+    "encode_compaction",
+    "encode_control",
+    "encode_cursor",
+    "encode_index_entry",
+    "encode_producer",
+    "index_key",
+    "index_range",
+    "parse_append_record",
+    "parse_claim",
+    "parse_compaction",
+    "parse_control",
+    "parse_control_key",
+    "parse_cursor",
+    "parse_index_entry",
+    "parse_index_key",
+    "parse_producer",
+    "partition_root",
+    "producer_key",
+    "routing_key",
+]
