@@ -20,6 +20,7 @@ MAX_ZSTD_WINDOW_BYTES: Final = 128 * MIB  # zstd's own default for readers; its 
 # Formats.
 MAX_BLOB_HEADER_BYTES: Final = 16 * MIB  # the JSON header of 60,000 partitions; a larger length is a corrupt one
 MAX_BLOB_PARTITIONS: Final = 50_000  # what one flush of one agent may carry
+MAX_BLOB_BYTES: Final = 1 * GIB  # one flush, held in memory until its put; a flush that large is a stuck one
 MAX_SEGMENT_BYTES: Final = 8 * GIB  # compaction stops far earlier; keeps every offset in 33 bits
 MAX_SEGMENT_INDEX_BYTES: Final = 64 * MIB  # 8 GiB of 64 KiB blocks at 20 bytes an index entry, with room
 MAX_BLOCK_BYTES: Final = 128 * MIB  # a block holds whole batches: one largest batch, and a normal block before it
@@ -30,6 +31,7 @@ MAX_WAL_FRAME_BYTES: Final = 101 * MIB  # one largest batch and its frame header
 MULTIPART_THRESHOLD_BYTES: Final = 16 * MIB  # below, one PUT is faster and cheaper than three requests
 MULTIPART_PART_BYTES: Final = 8 * MIB  # S3's minimum is 5 MiB; 8 GiB stays under its 10,000 parts
 MAX_OBJECT_KEY_BYTES: Final = 1024  # S3's own limit
+MAX_KEY_SEGMENT_BYTES: Final = 255  # what a file name may hold, so that a key is a path on any file system
 MAX_LIST_PAGE: Final = 1000  # S3's own page size
 MAX_LOCAL_LIST_PAGE: Final = 10_000  # a page sorts its directories anew, so few large ones; 2 MB of names
 MAX_REQUEST_BODY_BYTES: Final = 512 * MIB  # one put or get holds its body in memory; more goes by upload and by range
