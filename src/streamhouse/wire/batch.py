@@ -175,22 +175,27 @@ def read_header(buf: BytesLike, pos: int = 0) -> BatchHeader:
     )
 
 
-def validate(buf: BytesLike, pos: int = 0, *, allow_compacted: bool = False) -> BatchHeader:
+def validate(buf: BytesLike, pos: int = 0, *, allow_compacted: bool = False, check_crc: bool = True) -> BatchHeader:
     """Check length, CRC-32C, record count and codec of the batch at ``pos`` without touching its records.
 
     A batch holds one record for each of its offsets (R18); only what key compaction rewrote may hold fewer, or none.
+    The CRC may be left out for bytes that an outer checksum already vouched for.
     Raises CorruptBatch, or UnsupportedVersion for a codec this build does not know.
     """
     header = read_header(buf, pos)
-    actual_crc = crc32c(byte_view(buf)[pos + _CHECKED_FROM : pos + header.size])
-    if actual_crc != header.crc:
-        raise CorruptBatch(
-            f"record batch at byte {pos}: {header.size} bytes have CRC-32C {actual_crc:#x}, stored is {header.crc:#x}"
-        )
+    check_batch(buf, pos, header, allow_compacted=allow_compacted, check_crc=check_crc)
+    return header
+
+
+def check_batch(
+    buf: BytesLike, pos: int, header: BatchHeader, *, allow_compacted: bool = False, check_crc: bool = True
+) -> None:
+    """What validate checks beyond read_header, for a caller that has just read the header from there."""
+    if check_crc:
+        _check_crc(buf, pos, header)
     if header.codec > Codec.ZSTD:
         raise UnsupportedVersion(f"record batch at byte {pos}: codec {header.codec} is unknown")
     _check_count(header, pos, allow_compacted=allow_compacted)
-    return header
 
 
 def iter_batches(
@@ -198,7 +203,7 @@ def iter_batches(
 ) -> Iterator[tuple[int, BatchHeader]]:
     """Walk a run of whole batches laid end to end: each one's position and header.
 
-    With ``check_crc=False`` only read_header's checks are made: for bytes that passed validate before.
+    With ``check_crc=False`` only the checks of read_header are made: for bytes that passed validate before.
     """
     end = memoryview(buf).nbytes
     pos = 0
@@ -269,6 +274,14 @@ def join_batch(
 def _require_header(buf: BytesLike, pos: int) -> None:
     if pos < 0 or memoryview(buf).nbytes - pos < HEADER_BYTES:
         raise CorruptBatch(f"record batch at byte {pos}: its {HEADER_BYTES}-byte header does not fit the buffer")
+
+
+def _check_crc(buf: BytesLike, pos: int, header: BatchHeader) -> None:
+    actual = crc32c(byte_view(buf)[pos + _CHECKED_FROM : pos + header.size])
+    if actual != header.crc:
+        raise CorruptBatch(
+            f"record batch at byte {pos}: {header.size} bytes have CRC-32C {actual:#x}, stored is {header.crc:#x}"
+        )
 
 
 def _check_count(header: BatchHeader, pos: int, *, allow_compacted: bool) -> None:

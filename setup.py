@@ -1,0 +1,31 @@
+"""Builds the compiled columns where Cython and a C compiler are found; everything else is in pyproject.toml.
+
+``optional`` lets the build go on without a compiler: the pure-Python twin serves, slower.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from setuptools import Extension, setup
+
+WIRE = Path("src/streamhouse/wire")
+
+try:
+    from Cython.Build import cythonize
+except ImportError:
+    extensions = []
+else:
+    extensions = cythonize(
+        [
+            Extension(
+                "streamhouse.wire._columns",
+                [str(WIRE / "_columns.pyx")],
+                depends=[str(part) for part in sorted(WIRE.glob("_columns_*.pxi"))],
+                extra_compile_args=["-O3"],
+                optional=True,
+            )
+        ],
+    )
+
+setup(ext_modules=extensions)
