@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+from pathlib import Path
 
 import pytest
 
 import streamhouse.core.errors as errors
 from streamhouse.core.errors import LeaseHeldByOther, NotLeader, StaleEpoch, StoreUnavailable, StreamHouseError
 
-KAFKA_CODES = {-1, *range(1, 134)}
-"""The error codes Kafka 4.2 knows."""
+KAFKA_CODES = {
+    int(code): name
+    for code, name in (
+        line.split()
+        for line in (Path(__file__).parent / "kafka_4_2_error_codes.txt").read_text().splitlines()
+        if not line.startswith("#")
+    )
+}
 
 
 def every_class() -> list[type[StreamHouseError]]:
@@ -46,9 +54,16 @@ def test_every_error_has_one_parent_in_the_tree() -> None:
 @pytest.mark.parametrize("each", every_class(), ids=lambda each: each.__name__)
 def test_every_error_has_sane_codes(each: type[StreamHouseError]) -> None:
     assert each.kafka_code in KAFKA_CODES
+    assert each.kafka_code != 0, "0 is success"
     assert 400 <= each.http_status <= 599
     assert isinstance(each.retriable, bool)
     assert not each.default_hint.endswith(".")
+
+
+def test_the_name_beside_a_kafka_code_is_kafkas_name_of_it() -> None:
+    beside = re.findall(r"kafka_code\b.*= (-?\d+)  # ([A-Z_]+)", inspect.getsource(errors))
+    assert len(beside) == len(re.findall(r"^    kafka_code\b.*=", inspect.getsource(errors), re.MULTILINE))
+    assert {(int(code), name) for code, name in beside} <= set(KAFKA_CODES.items())
 
 
 def test_what_may_be_retried_is_never_blamed_on_the_request() -> None:

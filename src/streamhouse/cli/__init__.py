@@ -1,0 +1,1 @@
+"""The command line: commands, tables, progress, exit codes. Translates for people; decides nothing."""

@@ -1,0 +1,5 @@
+"""`python -m streamhouse` is the `streamhouse` command."""
+
+from streamhouse.cli.main import main
+
+main()

@@ -1,0 +1,62 @@
+"""What a script learns from the exit status. Stable: a number never changes its meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Final
+
+from streamhouse.core import errors
+
+
+class ExitCode(IntEnum):
+    OK = 0
+    FAILURE = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    CONFLICT = 4
+    UNAVAILABLE = 5
+    CORRUPT = 6
+    DENIED = 7
+    TOO_NEW = 8
+    INTERRUPTED = 130
+    CLOSED_PIPE = 141
+
+
+MEANINGS: Final[Mapping[ExitCode, str]] = {
+    ExitCode.OK: "it worked",
+    ExitCode.FAILURE: "it failed in a way that has no number of its own; a bug also ends here",
+    ExitCode.USAGE: "a flag, setting, argument or request is wrong",
+    ExitCode.NOT_FOUND: "a topic, partition, agent, group, transfer or object does not exist",
+    ExitCode.CONFLICT: "it exists already, or somebody else was faster or holds it",
+    ExitCode.UNAVAILABLE: "the metadata store or the object store does not answer; try again",
+    ExitCode.CORRUPT: "bytes failed a check",
+    ExitCode.DENIED: "credentials or permissions",
+    ExitCode.TOO_NEW: "written by a newer version",
+    ExitCode.INTERRUPTED: "Ctrl-C",
+    ExitCode.CLOSED_PIPE: "whoever read the output stopped reading",
+}
+
+_BY_ERROR: Final[Mapping[type[errors.StreamHouseError], ExitCode]] = {
+    errors.StreamHouseError: ExitCode.FAILURE,
+    errors.ConfigError: ExitCode.USAGE,
+    errors.InvalidRequest: ExitCode.USAGE,
+    errors.CorruptData: ExitCode.CORRUPT,
+    errors.UnsupportedVersion: ExitCode.TOO_NEW,
+    errors.ObjectNotFound: ExitCode.NOT_FOUND,
+    errors.ObjectExists: ExitCode.CONFLICT,
+    errors.StoreUnavailable: ExitCode.UNAVAILABLE,
+    errors.StoreDenied: ExitCode.DENIED,
+    errors.StoreMisconfigured: ExitCode.USAGE,
+    errors.MetadataUnavailable: ExitCode.UNAVAILABLE,
+    errors.SchemaTooNew: ExitCode.TOO_NEW,
+    errors.DurabilityMismatch: ExitCode.CONFLICT,
+    errors.NotFound: ExitCode.NOT_FOUND,
+    errors.AlreadyExists: ExitCode.CONFLICT,
+    errors.Conflict: ExitCode.CONFLICT,
+}
+
+
+def exit_code_for(error: type[errors.StreamHouseError]) -> ExitCode:
+    """The code of the nearest class up the error tree that has one."""
+    return next(_BY_ERROR[each] for each in error.__mro__ if each in _BY_ERROR)

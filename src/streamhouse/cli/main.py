@@ -1,0 +1,43 @@
+"""The `streamhouse` command. To add a command: one file in commands/ with ``register(app)``, one line below."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from streamhouse import __version__
+from streamhouse.cli import manners
+from streamhouse.cli.commands import config, topic_configs
+
+app = typer.Typer(
+    name="streamhouse",
+    cls=manners.PoliteGroup,
+    help="S3-native, Kafka-compatible event streaming.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,  # its tracebacks print local variables, secrets among them
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+
+config.register(app)
+topic_configs.register(app)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        manners.emit(f"streamhouse {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the traceback of an error.")] = False,
+) -> None:
+    manners.set_verbose(verbose)
+
+
+def main() -> None:
+    manners.run(app)

@@ -1,0 +1,114 @@
+"""How every command behaves: where its words go, how it fails, how it stops.
+
+Data goes to stdout and nothing else does. Notes, progress and errors go to stderr, progress only on a terminal. A known
+error is one line and its exit code; a traceback appears only with --verbose. Ctrl-C is one line and 130. A reader that
+stops reading (`| head`) ends the command in silence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from streamhouse.cli.exit_codes import ExitCode, exit_code_for
+from streamhouse.core.errors import StreamHouseError
+
+_verbose = False
+
+
+def set_verbose(verbose: bool) -> None:
+    global _verbose
+    _verbose = verbose
+
+
+def emit(text: str) -> None:
+    """Data: one or more lines to stdout."""
+    sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
+    sys.stdout.flush()
+
+
+def note(text: str) -> None:
+    """A remark for the person at the terminal; a script reading stdout never sees it."""
+    sys.stderr.write(f"{text}\n")
+
+
+@contextlib.contextmanager
+def progress(doing: str) -> Iterator[Callable[[str], None]]:
+    """Shows what goes on while it goes on, on a terminal only. Yields a function that changes the words."""
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(doing) as status:
+        yield lambda text: status.update(text)
+
+
+@contextlib.contextmanager
+def _ending_quietly() -> Iterator[None]:
+    """Turns interruption and a closed pipe into their exit codes before typer sees them and picks others."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        note("interrupted")
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+    except BrokenPipeError:
+        _forget_stdout()
+        raise typer.Exit(ExitCode.CLOSED_PIPE) from None
+
+
+class PoliteGroup(TyperGroup):
+    """The root of the commands. Options that print and stop, such as --version, run while the context is made."""
+
+    def make_context(self, *args: Any, **more: Any) -> Any:
+        with _ending_quietly():
+            return super().make_context(*args, **more)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _ending_quietly():
+            return super().invoke(ctx)
+
+
+def run(app: typer.Typer) -> NoReturn:
+    """Run the application and leave the process with the exit code that the outcome has."""
+    try:
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _forget_stdout()
+        sys.exit(ExitCode.CLOSED_PIPE)
+    except KeyboardInterrupt:
+        note("interrupted")
+        sys.exit(ExitCode.INTERRUPTED)
+    except StreamHouseError as error:
+        _explain(f"error: {error}")
+        sys.exit(exit_code_for(type(error)))
+    except Exception as error:
+        _explain(f"error: unexpected {type(error).__name__}: {error}")
+        if not _verbose:
+            note("this is a bug; run again with --verbose, in front of the command, for the traceback")
+        sys.exit(ExitCode.FAILURE)
+    sys.exit(ExitCode.OK)
+
+
+def _explain(line: str) -> None:
+    if _verbose:
+        traceback.print_exc(file=sys.stderr)
+    note(line)
+
+
+def _forget_stdout() -> None:
+    """Nobody reads any more: what is still buffered must not raise again when the interpreter flushes at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
