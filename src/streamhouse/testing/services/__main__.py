@@ -1,8 +1,8 @@
 """``python -m streamhouse.testing.services``: the servers for a person. ``make services-up`` and ``-down`` call it.
 
-    up        start PostgreSQL and the S3 server (S3=minio for MinIO) and print the environment to export
+    up        start PostgreSQL, the S3 server (S3=minio for MinIO) and Oxia where there is one; print what to export
     down      stop them; --purge deletes their data too
-    status    say what runs; exit code 1 unless both do
+    status    say what runs; exit code 1 unless PostgreSQL and S3 do
     env       print the environment of what runs
     find      say which programs the tests would use; exit code 1 when one is missing
 

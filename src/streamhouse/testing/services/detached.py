@@ -19,6 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from streamhouse.core.errors import ServiceFailed
+from streamhouse.testing.services.binaries import find_oxia
+from streamhouse.testing.services.oxia import start_oxia
 from streamhouse.testing.services.ports import is_free
 from streamhouse.testing.services.postgres import start_postgres
 from streamhouse.testing.services.process import (
@@ -32,7 +34,7 @@ from streamhouse.testing.services.process import (
 from streamhouse.testing.services.s3 import start_s3, wanted_kind
 
 BUCKET = "streamhouse"
-POSTGRES, S3 = "postgres", "s3"
+POSTGRES, S3, OXIA = "postgres", "s3", "oxia"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,17 +47,22 @@ class ServerRecord:
     started: str
     stop_signal: int
     directory: str
+    strays: tuple[str, ...]
     ports: tuple[int, ...]
     environment: dict[str, str]
 
     def process(self) -> DetachedProcess:
         return DetachedProcess(
-            pid=self.pid, started=self.started, directory=Path(self.directory), stop_signal=self.stop_signal
+            pid=self.pid,
+            started=self.started,
+            directory=Path(self.directory),
+            stop_signal=self.stop_signal,
+            strays=tuple(Path(stray) for stray in self.strays),
         )
 
 
 class DetachedServices:
-    """The pair of servers that belongs to one ``.services`` directory."""
+    """The servers that belong to one ``.services`` directory."""
 
     def __init__(self, home: Path, *, report: Callable[[str], None]) -> None:
         self._home = home.resolve()
@@ -66,7 +73,7 @@ class DetachedServices:
         """Start what does not run; returns the environment to export."""
         with self._locked():
             records = self._read()
-            for kind, start in ((POSTGRES, self._start_postgres), (S3, self._start_s3)):
+            for kind, start in self._wanted():
                 old = records.get(kind)
                 if old and old.process().alive():
                     _check_kind(kind, old)
@@ -77,6 +84,12 @@ class DetachedServices:
                 new = records[kind]
                 self._report(f"{new.name} {new.version} started (pid {new.pid}, port {new.ports[0]})")
             return _environment(records)
+
+    def _wanted(self) -> Iterator[tuple[str, Callable[[ServerRecord | None], ServerRecord]]]:
+        yield POSTGRES, self._start_postgres
+        yield S3, self._start_s3
+        if find_oxia():
+            yield OXIA, self._start_oxia
 
     def down(self, *, purge: bool) -> None:
         with self._locked():
@@ -90,9 +103,9 @@ class DetachedServices:
                 self._report("data deleted")
 
     def status(self) -> bool:
-        """Report every server; true when both run."""
+        """Report every server; true when PostgreSQL and S3 run."""
         records = self._read()
-        for kind in (POSTGRES, S3):
+        for kind in {POSTGRES: 1, S3: 1, **records}:
             record = records.get(kind)
             if record is None:
                 self._report(f"{kind}: never started")
@@ -127,8 +140,15 @@ class DetachedServices:
         directory = self._directory(wanted, old, None)
         service = start_s3(directory=directory, ports=_reusable_ports(old), launch=launch_detached)
         bucket = service.create_bucket(BUCKET)
-        environment = {"STREAMHOUSE_STORE_URL": f"s3://{bucket}/", **service.environment()}
+        settings = {"STREAMHOUSE_STORE_URL": f"s3://{bucket}/", "STREAMHOUSE_STORE_PATH_STYLE": "true"}
+        environment = {**settings, **service.environment()}
         return _record(service.kind, service.version, service.process, directory, service.ports, environment)
+
+    def _start_oxia(self, old: ServerRecord | None) -> ServerRecord:
+        directory = self._directory(OXIA, old, None)
+        service = start_oxia(directory=directory, ports=_reusable_ports(old), launch=launch_detached)
+        # Nothing to export yet: no setting names an Oxia server before its backend is there.
+        return _record("Oxia", service.version, service.process, directory, service.ports, {})
 
     def _directory(self, name: str, old: ServerRecord | None, run_as: RunAs | None) -> Path:
         if old and Path(old.directory).is_dir():
@@ -186,6 +206,7 @@ def _record(
         started=process.started,
         stop_signal=process.stop_signal,
         directory=str(directory),
+        strays=tuple(str(stray) for stray in process.strays),
         ports=ports,
         environment=environment,
     )

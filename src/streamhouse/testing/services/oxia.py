@@ -23,7 +23,7 @@ class OxiaService(Service):
     """A running server. Made by ``start_oxia``."""
 
     def __init__(self, *, program: Path, home: Path, ports: tuple[int, ...], shards: int, launch: Launch) -> None:
-        public, metrics = ports
+        public, metrics = self.ports = ports
         self.address = f"{LOOPBACK}:{public}"
         self.version = _version(program)
         argv = [str(program), "standalone", "--public-addr", self.address, "--metrics-addr", f"{LOOPBACK}:{metrics}"]
@@ -37,7 +37,14 @@ class OxiaService(Service):
             raise
 
 
-def start_oxia(*, shards: int = 1, launch: Launch = SupervisedProcess) -> OxiaService:
+def start_oxia(
+    *,
+    shards: int = 1,
+    directory: Path | None = None,
+    ports: tuple[int, ...] | None = None,
+    launch: Launch = SupervisedProcess,
+) -> OxiaService:
+    """Start a private server, or say in one line where to get one; ``directory`` and ``ports`` reopen a kept one."""
     program = find_oxia()
     if program is None:
         raise ServiceMissing(
@@ -45,10 +52,12 @@ def start_oxia(*, shards: int = 1, launch: Launch = SupervisedProcess) -> OxiaSe
             hint=f"put 'oxia' from the project oxia-db/oxia on PATH, or name it in {OXIA_VARIABLE}",
         )
 
-    def start(home: Path, ports: tuple[int, ...]) -> OxiaService:
-        return OxiaService(program=program, home=home, ports=ports, shards=shards, launch=launch)
+    def start(home: Path, chosen: tuple[int, ...]) -> OxiaService:
+        return OxiaService(program=program, home=home, ports=chosen, shards=shards, launch=launch)
 
-    return start_afresh("oxia", start, port_count=2)
+    if directory is not None and ports is not None:
+        return start(directory, ports)
+    return start_afresh("oxia", start, port_count=2, directory=directory)
 
 
 def _listens(port: int) -> bool:

@@ -64,9 +64,13 @@ class PostgresService(Service):
             run_as=run_as,
         )
         self.process = self._start()
-        if "streamhouse" not in self._databases():
-            self.psql(f"CREATE DATABASE {USER}", dsn=self._maintenance_dsn)
-        self.version = self.psql("SHOW server_version", options=("-At",)).split()[0]
+        try:
+            if USER not in self._databases():
+                self.psql(f"CREATE DATABASE {USER}", dsn=self._maintenance_dsn)
+            self.version = self.psql("SHOW server_version", options=("-At",)).split()[0]
+        except BaseException:
+            self.process.stop(keep=True)
+            raise
 
     @property
     def _maintenance_dsn(self) -> str:

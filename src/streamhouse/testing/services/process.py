@@ -50,6 +50,7 @@ class ServerCommand:
     stop_signal: signal.Signals
     run_as: RunAs | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    strays: tuple[Path, ...] = ()  # what it writes outside its directory, for want of an option; removed with it
 
     def full_environment(self) -> dict[str, str]:
         return {name: os.environ[name] for name in _INHERITED if name in os.environ} | dict(self.environment)
@@ -90,6 +91,7 @@ class SupervisedProcess:
             "uid": command.run_as.uid if command.run_as else None,
             "gid": command.run_as.gid if command.run_as else None,
             "stop_signal": int(command.stop_signal),
+            "strays": [str(path) for path in command.strays],
         }
         # Its own session: Ctrl-C in the terminal reaches the parent alone, which then stops things in order.
         self._supervisor = subprocess.Popen(
@@ -140,9 +142,12 @@ class SupervisedProcess:
 class DetachedProcess:
     """A server that lives on after this process. Known by its pid and when that pid started, for pids are reused."""
 
-    def __init__(self, *, pid: int, started: str, directory: Path, stop_signal: int) -> None:
+    def __init__(
+        self, *, pid: int, started: str, directory: Path, stop_signal: int, strays: tuple[Path, ...] = ()
+    ) -> None:
         self.pid = pid
         self.started = started
+        self.strays = strays
         self.stop_signal = stop_signal
         self._directory = directory
 
@@ -155,6 +160,8 @@ class DetachedProcess:
             if not wait_until(lambda: not self.alive(), timeout_ms=_STOP_DEADLINE_MS):
                 os.kill(self.pid, signal.SIGKILL)
                 wait_until(lambda: not self.alive(), timeout_ms=5_000)
+        for stray in self.strays:
+            stray.unlink(missing_ok=True)
         if not keep:
             shutil.rmtree(self._directory, ignore_errors=True)
 
@@ -180,6 +187,7 @@ def launch_detached(command: ServerCommand) -> DetachedProcess:
         started=process_started(server.pid),
         directory=command.directory,
         stop_signal=int(command.stop_signal),
+        strays=command.strays,
     )
 
 

@@ -47,11 +47,13 @@ def weed_command(weed: Path, home: Path, ports: tuple[int, ...], account: Accoun
         "credentials": [{"accessKey": account.access_key, "secretKey": account.secret_key}],
         "actions": ["Admin", "Read", "Write", "List", "Tagging"],
     }
+    grpc_ports = {"s3": s3_grpc, "master": master_grpc, "volume": volume_grpc, "filer": filer_grpc}
     (home / "s3.json").write_text(json.dumps({"identities": [identity]}))
     argv = (
         str(weed), "-logtostderr=true", "server", f"-dir={home / 'data'}", f"-ip={LOOPBACK}", f"-ip.bind={LOOPBACK}",
         f"-master.port={master}", f"-master.port.grpc={master_grpc}", "-master.telemetry=false",
-        "-master.electionTimeout=1s",
+        # Without an election to hold it is ready in 2.5 s, always; with one it now and then loses 5 s to a race.
+        "-master.peers=none",
         # Volumes are not preallocated; many small ones let every bucket have its own.
         "-master.volumeSizeLimitMB=128", "-volume.max=10000", "-volume.minFreeSpace=0",
         f"-volume.port={volume}", f"-volume.port.grpc={volume_grpc}",
@@ -67,6 +69,7 @@ def weed_command(weed: Path, home: Path, ports: tuple[int, ...], account: Accoun
         # kernel's hands already, and that is as much as it promises.
         stop_signal=signal.SIGKILL,
         environment={"WEED_MASTER_VOLUME_GROWTH_COPY_1": "1", "HOME": str(home)},
+        strays=tuple(Path(f"/tmp/seaweedfs-{part}-grpc-{port}.sock") for part, port in grpc_ports.items()),
     )
 
 

@@ -4,7 +4,7 @@ Run as a script (``python supervisor.py``), with nothing but the standard librar
 parent says so, goes away or is killed (kill -9 included), it stops the server with everything the server forked and
 removes the server's directory. A handler in the parent could not do that: no handler runs on kill -9.
 
-    stdin, first line   the plan: {"argv", "directory", "log", "environment", "uid", "gid", "stop_signal"}
+    stdin, first line   the plan: {"argv", "directory", "log", "environment", "uid", "gid", "stop_signal", "strays"}
     stdin, later        "keep": leave the directory where it is; "stop", or end of file: stop
     stdout              {"pid": 123} once the server is started, or {"error": "…"}
 
@@ -145,6 +145,8 @@ def main() -> None:
     answer({"pid": server})
     keep, ended = watch(server, parent, commands, asked)
     stop(server, ended, plan["stop_signal"])
+    for stray in plan["strays"]:
+        Path(stray).unlink(missing_ok=True)
     if not keep:
         shutil.rmtree(plan["directory"], ignore_errors=True)
     os._exit(0)
