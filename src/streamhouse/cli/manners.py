@@ -60,7 +60,6 @@ def _ending_quietly() -> Iterator[None]:
         note("interrupted")
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     except BrokenPipeError:
-        _forget_stdout()
         raise typer.Exit(ExitCode.CLOSED_PIPE) from None
 
 
