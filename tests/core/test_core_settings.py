@@ -15,7 +15,7 @@ from streamhouse.core.settings.rules import RULES
 from streamhouse.core.settings.schema import collect, duration, size
 from streamhouse.core.settings.sources import ConfigFile
 
-HERE = Path("/work dir")
+HERE = Path("/some where")
 
 
 def file(**table: object) -> ConfigFile:
@@ -138,8 +138,8 @@ class TestValues:
     def test_defaults_follow_data_dir(self) -> None:
         found = resolve(flags={"data_dir": "else where"}, base_dir=HERE).require()
         assert found.settings.wal.dir == HERE / "else where" / "wal"
-        assert found.settings.store.url == "file:///work%20dir/else%20where/objects"
-        assert found.settings.metadata.url == "sqlite:///work%20dir/else%20where/metadata.db"
+        assert found.settings.store.url == "file:///some%20where/else%20where/objects"
+        assert found.settings.metadata.url == "sqlite:///some%20where/else%20where/metadata.db"
         assert str(found.origins["wal.dir"]) == "default, in data_dir"
 
     def test_settings_cannot_be_changed(self) -> None:
