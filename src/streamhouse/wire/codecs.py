@@ -242,14 +242,15 @@ def _compress_xerial(view: memoryview) -> bytes:
 
 
 def _inflate_snappy(view: memoryview, max_bytes: int) -> bytearray:
-    blocks = list(_xerial_blocks(view)) if _at_xerial_header(view, 0) else [view]
-    sizes = [_snappy_size(block) for block in blocks]
-    if sum(sizes) > max_bytes:
+    # Walked twice rather than kept: a million views of tiny blocks would weigh more than the cap allows.
+    total_bytes = sum(map(_snappy_size, _snappy_blocks(view)))
+    if total_bytes > max_bytes:
         raise _too_large(Codec.SNAPPY, max_bytes)
-    out = bytearray(sum(sizes))
+    out = bytearray(total_bytes)
     out_view = memoryview(out)
     pos = 0
-    for block, size in zip(blocks, sizes, strict=True):
+    for block in _snappy_blocks(view):
+        size = _snappy_size(block)
         try:
             written = cramjam.snappy.decompress_raw_into(block, out_view[pos : pos + size])
         except cramjam.DecompressionError as error:
@@ -258,6 +259,10 @@ def _inflate_snappy(view: memoryview, max_bytes: int) -> bytearray:
             raise CorruptBatch(f"snappy: a block holds {written} bytes and declares {size}")
         pos += size
     return out
+
+
+def _snappy_blocks(view: memoryview) -> Iterator[memoryview]:
+    return _xerial_blocks(view) if _at_xerial_header(view, 0) else iter((view,))
 
 
 def _xerial_blocks(view: memoryview) -> Iterator[memoryview]:
