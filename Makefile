@@ -9,7 +9,7 @@ VENV := .venv/bin
 ARGS ?=
 BENCH ?=
 
-.PHONY: help setup setup-services run test check format bench services-up services-down lock clean
+.PHONY: help setup setup-services run test check format bench docs services-up services-down lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -38,6 +38,9 @@ format: setup ## put the code into shape
 
 bench: setup-services ## the benchmarks (BENCH=name for one)
 	@$(VENV)/python bench/run.py $(BENCH)
+
+docs: setup ## write the generated reference anew
+	@$(VENV)/python scripts/gen_docs.py
 
 services-up: setup-services ## PostgreSQL and S3 for a person; prints the environment to export
 	@$(VENV)/python -m streamhouse.testing.services up
