@@ -1,0 +1,91 @@
+"""Connections: how they are set up, and what an SQLite error means. Runs no statement of the contract."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+from streamhouse.core.errors import MetadataError, MetadataUnavailable, StreamHouseError
+
+MEMORY: Final = ":memory:"
+
+_OLDEST_SQLITE: Final = (3, 35, 0)  # RETURNING; generated columns and upserts are older
+_STATEMENT_CACHE: Final = 512  # more than the backend has, so that each is prepared once per connection
+_PAGE_CACHE_KIB: Final = 16 * 1024  # holds the inner pages of an index of some million entries
+
+
+class Busy(StreamHouseError):
+    """Another connection holds the lock. Never leaves this package: it is retried until the deadline."""
+
+
+def connect(path: str, *, busy_timeout_ms: int, read_only: bool = False) -> sqlite3.Connection:
+    """WAL mode with synchronous=FULL: COMMIT returns after the log was fsynced. Raises errors of the tree."""
+    if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+        needed = ".".join(map(str, _OLDEST_SQLITE))
+        raise MetadataError(f"SQLite {sqlite3.sqlite_version} is too old; {needed} is needed", hint="upgrade Python")
+    _check_place(path)
+    connection: sqlite3.Connection | None = None
+    try:
+        connection = sqlite3.connect(
+            path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=_STATEMENT_CACHE
+        )
+        _set_up(connection, path, busy_timeout_ms=busy_timeout_ms, read_only=read_only)
+    except BaseException as error:
+        if connection is not None:
+            connection.close()
+        if isinstance(error, sqlite3.Error):
+            raise translated(error, path) from error
+        raise
+    return connection
+
+
+def _check_place(path: str) -> None:
+    """SQLite says "unable to open database file" for all of these; a person needs to know which it is."""
+    if path == MEMORY:
+        return
+    parent = Path(path).absolute().parent
+    if not parent.is_dir():
+        raise MetadataError(f"the metadata cannot be in {path}: there is no directory {parent}", hint="create it first")
+    if Path(path).is_dir():
+        raise MetadataError(f"the metadata cannot be in {path}: that is a directory", hint="name a file in it")
+    if not os.access(parent, os.W_OK | os.X_OK) or (Path(path).exists() and not os.access(path, os.W_OK)):
+        raise MetadataError(f"the metadata in {path} is not writable", hint="check the owner and mode of the directory")
+
+
+def _set_up(connection: sqlite3.Connection, path: str, *, busy_timeout_ms: int, read_only: bool) -> None:
+    connection.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
+    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal" and path != MEMORY:
+        raise MetadataError(
+            f"the metadata in {path} cannot use write-ahead logging (it stays in mode {mode!r})",
+            hint="keep it on a local disk",
+        )
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA fullfsync = ON")  # macOS: fsync alone does not reach the platter
+    connection.execute("PRAGMA temp_store = MEMORY")
+    connection.execute(f"PRAGMA cache_size = -{_PAGE_CACHE_KIB}")
+    if read_only:
+        connection.execute("PRAGMA query_only = ON")
+
+
+def translated(error: sqlite3.Error, path: str) -> StreamHouseError:
+    """What went wrong, with the path and what to do."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the high bits only refine it
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL):
+        return Busy(f"the metadata in {path} is locked by another process: {error}")
+    if code == sqlite3.SQLITE_FULL:
+        return MetadataUnavailable(f"no space left for the metadata in {path}", hint="free some space, then try again")
+    if code == sqlite3.SQLITE_IOERR:
+        return MetadataUnavailable(f"the metadata in {path} cannot be read or written: {error}", hint="check the disk")
+    if code == sqlite3.SQLITE_NOTADB:
+        return MetadataError(f"{path} is not an SQLite database", hint="name another file; this one was not touched")
+    if code == sqlite3.SQLITE_CORRUPT:
+        return MetadataError(f"the metadata in {path} is damaged: {error}", hint="restore the file from a backup")
+    if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
+        return MetadataError(
+            f"the metadata in {path} cannot be opened for writing: {error}",
+            hint="check that the file and its directory exist and belong to this user",
+        )
+    return MetadataError(f"the metadata in {path} refused a statement: {error}")

@@ -1,0 +1,137 @@
+"""Finding entries: by offset, by time, by range. Each is a ceiling lookup on an index, never a scan from the start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+from streamhouse.core.ids import PartitionKey
+from streamhouse.metadata import checks
+from streamhouse.metadata.contract import EntryLookup, EntryPage, EpochStart, PartitionState, ScanRange
+from streamhouse.metadata.sqlite.rows import (
+    ENTRY_COLUMNS,
+    entry_of,
+    find_partition,
+    need_partition,
+    sql_key,
+)
+from streamhouse.metadata.sqlite.shell import Shell
+from streamhouse.metadata.sqlite.transactions import Row, Tx
+
+_BY_OFFSET: Final = f"""
+    SELECT {ENTRY_COLUMNS} FROM entries WHERE topic_id = ? AND partition_id = ? AND end_offset >= ?
+    ORDER BY end_offset LIMIT 1"""
+
+# Where the running maximum reaches the time. The entry there may itself be older: the one that reached it was trimmed,
+# or key compaction took its newest record.
+_FIRST_REACHING: Final = """
+    SELECT end_offset FROM entries WHERE topic_id = ? AND partition_id = ? AND running_max_timestamp >= ?
+    ORDER BY running_max_timestamp, end_offset LIMIT 1"""
+_BY_TIME_FROM: Final = f"""
+    SELECT {ENTRY_COLUMNS} FROM entries
+    WHERE topic_id = ? AND partition_id = ? AND end_offset >= ? AND max_timestamp >= ?
+    ORDER BY end_offset LIMIT 1"""
+
+_NEWEST_RUNNING_MAX: Final = """
+    SELECT running_max_timestamp FROM entries WHERE topic_id = ? AND partition_id = ?
+    ORDER BY running_max_timestamp DESC LIMIT 1"""
+_LARGEST_OF_ALL: Final = f"""
+    SELECT {ENTRY_COLUMNS} FROM entries WHERE topic_id = ? AND partition_id = ?
+    ORDER BY max_timestamp DESC, end_offset LIMIT 1"""
+
+# The inner query finds the last entry that can overlap, so that a short range stays a short scan.
+_RANGE: Final = f"""
+    SELECT {ENTRY_COLUMNS} FROM entries
+    WHERE topic_id = :topic_id AND partition_id = :partition AND end_offset >= :start
+        AND end_offset <= coalesce(
+            (SELECT min(end_offset) FROM entries
+             WHERE topic_id = :topic_id AND partition_id = :partition AND end_offset >= :stop - 1),
+            9223372036854775807)
+        AND base_offset < :stop
+    ORDER BY end_offset LIMIT :limit"""
+
+_ENDLESS: Final = 2**63 - 1
+
+
+def find_entry(tx: Tx, key: PartitionKey, offset: int) -> EntryLookup:
+    return _lookup(need_partition(tx, key), tx.row(_BY_OFFSET, (*sql_key(key), offset)))
+
+
+def find_entry_by_timestamp(tx: Tx, key: PartitionKey, timestamp_ms: int) -> EntryLookup:
+    partition = need_partition(tx, key)
+    start = tx.value(_FIRST_REACHING, (*sql_key(key), timestamp_ms))
+    if start is None:
+        return _lookup(partition, None)
+    return _lookup(partition, tx.row(_BY_TIME_FROM, (*sql_key(key), start, timestamp_ms)))
+
+
+def find_max_timestamp_entry(tx: Tx, key: PartitionKey) -> EntryLookup:
+    partition = need_partition(tx, key)
+    largest = tx.value(_NEWEST_RUNNING_MAX, sql_key(key))
+    if largest is None:
+        return _lookup(partition, None)
+    start = tx.value(_FIRST_REACHING, (*sql_key(key), largest))
+    row = tx.row(_BY_OFFSET, (*sql_key(key), start))
+    if row is not None and entry_of(row).max_timestamp_ms == largest:
+        return _lookup(partition, row)
+    # The record that had it is gone: look at them all.
+    return _lookup(partition, tx.row(_LARGEST_OF_ALL, sql_key(key)))
+
+
+def scan_entries(tx: Tx, ranges: Sequence[ScanRange], *, limit: int) -> list[EntryPage]:
+    pages = []
+    for wanted in ranges:
+        partition = find_partition(tx, wanted.key)
+        if partition is not None:
+            pages.append(_scan(tx, partition, wanted, limit))
+    return pages
+
+
+def _scan(tx: Tx, partition: PartitionState, wanted: ScanRange, limit: int) -> EntryPage:
+    rows = tx.rows(
+        _RANGE,
+        {
+            "topic_id": wanted.key.topic_id.bytes,
+            "partition": wanted.key.partition,
+            "start": wanted.from_offset,
+            "stop": _ENDLESS if wanted.to_offset is None else wanted.to_offset,
+            "limit": limit + 1,
+        },
+    )
+    entries = tuple(entry_of(row) for row in rows[:limit])
+    return EntryPage(partition=partition, entries=entries, more=len(rows) > limit)
+
+
+def epoch_history(tx: Tx, key: PartitionKey) -> list[EpochStart]:
+    rows = tx.rows(
+        "SELECT epoch, start_offset, agent_id, wal_id, started_at FROM epoch_history "
+        "WHERE topic_id = ? AND partition_id = ? ORDER BY epoch",
+        sql_key(key),
+    )
+    return [
+        EpochStart(epoch=epoch, start_offset=start, agent_id=agent_id, wal_id=UUID(bytes=wal_id), started_at_ms=at)
+        for epoch, start, agent_id, wal_id, at in rows
+    ]
+
+
+def _lookup(partition: PartitionState, row: Row | None) -> EntryLookup:
+    return EntryLookup(partition=partition, entry=None if row is None else entry_of(row))
+
+
+class LookupCalls(Shell):
+    async def find_entry(self, key: PartitionKey, offset: int) -> EntryLookup:
+        return await self._read(find_entry, key, offset)
+
+    async def find_entry_by_timestamp(self, key: PartitionKey, timestamp_ms: int) -> EntryLookup:
+        return await self._read(find_entry_by_timestamp, key, timestamp_ms)
+
+    async def find_max_timestamp_entry(self, key: PartitionKey) -> EntryLookup:
+        return await self._read(find_max_timestamp_entry, key)
+
+    async def scan_entries(self, ranges: Sequence[ScanRange], *, limit: int) -> list[EntryPage]:
+        checks.check_scan_limit(limit)
+        return await self._read(scan_entries, list(ranges), limit=limit)
+
+    async def epoch_history(self, key: PartitionKey) -> list[EpochStart]:
+        return await self._read(epoch_history, key)

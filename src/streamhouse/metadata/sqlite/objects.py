@@ -1,0 +1,90 @@
+"""Objects and what refers to them (R6, R7), and the horizon below which nothing may be committed any more."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from streamhouse.core.errors import InvalidRequest
+from streamhouse.metadata.contract import DereferencedObject, ObjectRef
+from streamhouse.metadata.sqlite.shell import Shell
+from streamhouse.metadata.sqlite.transactions import Tx
+
+_ADD: Final = """
+    INSERT INTO objects (object_key, size_bytes, created_at, refs) VALUES (?, ?, ?, ?)
+    ON CONFLICT (object_key) DO UPDATE SET refs = refs + excluded.refs, dereferenced_at = NULL"""
+
+_DROP: Final = """
+    UPDATE objects SET refs = refs - :count, dereferenced_at = CASE WHEN refs = :count THEN :now END
+    WHERE object_key = :key"""
+
+
+def add_references(tx: Tx, named: Iterable[ObjectRef]) -> None:
+    """One more reference for each time an object is named."""
+    count: Counter[str] = Counter()
+    known: dict[str, ObjectRef] = {}
+    for reference in named:
+        count[reference.key] += 1
+        known[reference.key] = reference
+    tx.run_many(_ADD, [(key, known[key].size_bytes, known[key].created_at_ms, count[key]) for key in sorted(count)])
+
+
+def drop_references(tx: Tx, keys: Iterable[str]) -> None:
+    """One reference less for each time an object is named; grace counts from the last one's going (R7)."""
+    count = Counter(keys)
+    tx.run_many(_DROP, [{"key": key, "count": count[key], "now": tx.now_ms} for key in sorted(count)])
+
+
+def gc_horizon_ms(tx: Tx) -> int:
+    return int(tx.value("SELECT gc_horizon_ms FROM store_info"))
+
+
+def raise_gc_horizon(tx: Tx, horizon_ms: int) -> int:
+    tx.run("UPDATE store_info SET gc_horizon_ms = max(gc_horizon_ms, ?)", (horizon_ms,))
+    tx.run("UPDATE partitions SET gc_horizon_ms = ? WHERE gc_horizon_ms < ?", (horizon_ms, horizon_ms))
+    return gc_horizon_ms(tx)
+
+
+def find_unreferenced(tx: Tx, keys: Sequence[str]) -> set[str]:
+    """An object has a row from its first reference until it is forgotten, whoever refers to it."""
+    return {key for key in keys if tx.value("SELECT 1 FROM objects WHERE object_key = ?", (key,)) is None}
+
+
+def list_dereferenced(tx: Tx, *, grace_ms: int, limit: int) -> list[DereferencedObject]:
+    rows = tx.rows(
+        """
+        SELECT object_key, size_bytes, dereferenced_at FROM objects
+        WHERE dereferenced_at IS NOT NULL AND dereferenced_at < :now - :grace
+            AND dereferenced_at < (SELECT coalesce(min(created_at), :now) FROM read_pins WHERE expires_at > :now)
+        ORDER BY dereferenced_at, object_key LIMIT :limit""",
+        {"now": tx.now_ms, "grace": grace_ms, "limit": limit},
+    )
+    return [DereferencedObject(key=key, size_bytes=size, dereferenced_at_ms=at) for key, size, at in rows]
+
+
+def forget_objects(tx: Tx, keys: Sequence[str]) -> int:
+    return tx.run_many("DELETE FROM objects WHERE object_key = ? AND refs = 0", [(key,) for key in set(keys)])
+
+
+class ObjectCalls(Shell):
+    async def raise_gc_horizon(self, horizon_ms: int) -> int:
+        return await self._write(raise_gc_horizon, horizon_ms)
+
+    async def find_unreferenced(self, keys: Sequence[str]) -> set[str]:
+        return await self._read(find_unreferenced, list(keys))
+
+    async def list_dereferenced(self, *, grace_ms: int, limit: int) -> list[DereferencedObject]:
+        if grace_ms < 0:
+            raise InvalidRequest(f"a grace of {grace_ms} ms")
+        check_limit(limit)
+        return await self._read(list_dereferenced, grace_ms=grace_ms, limit=limit)
+
+    async def forget_objects(self, keys: Sequence[str]) -> int:
+        return await self._write(forget_objects, list(keys))
+
+
+def check_limit(limit: int) -> None:
+    """How much one call of background work may touch. SQLite would take a negative one for "all"."""
+    if limit < 1:
+        raise InvalidRequest(f"a limit of {limit}; it must be at least 1")

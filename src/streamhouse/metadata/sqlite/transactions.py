@@ -1,0 +1,163 @@
+"""One transaction: what a step of the contract sees of it, and how one or many steps are run in it.
+
+A *step* is a synchronous function ``step(tx, …)``. It knows nothing of threads, retries or event loops. Steps that were
+waiting at the same moment share one transaction, each in a savepoint of its own, so that they share one fsync: a step
+that fails undoes itself only, and nobody learns a result before COMMIT has succeeded.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from streamhouse.core.errors import InvalidRequest, MetadataError, StreamHouseError
+from streamhouse.metadata.contract import Change
+from streamhouse.metadata.sqlite.clock import StoreClock
+from streamhouse.metadata.sqlite.connections import Busy, translated
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+Values = Sequence[object] | Mapping[str, object]
+
+
+class Tx:
+    """A step's view: statements, the store's time, and what to tell subscribers once it is committed."""
+
+    __slots__ = ("_connection", "changes", "now_ms")
+
+    def __init__(self, connection: sqlite3.Connection, now_ms: int) -> None:
+        self._connection = connection
+        self.now_ms = now_ms
+        self.changes: list[Change] = []
+
+    def run(self, sql: str, values: Values = ()) -> int:
+        """Execute; returns how many rows were changed."""
+        return self._connection.execute(sql, values).rowcount
+
+    def run_many(self, sql: str, rows: Sequence[Values]) -> int:
+        """Execute once per row of values; returns how many rows of the table were changed in all."""
+        return self._connection.executemany(sql, rows).rowcount if rows else 0
+
+    def row(self, sql: str, values: Values = ()) -> Row | None:
+        row: Row | None = self._connection.execute(sql, values).fetchone()
+        return row
+
+    def rows(self, sql: str, values: Values = ()) -> list[Row]:
+        return self._connection.execute(sql, values).fetchall()
+
+    def value(self, sql: str, values: Values = ()) -> Any:
+        """The first column of the first row; None when there is no row."""
+        row = self._connection.execute(sql, values).fetchone()
+        return None if row is None else row[0]
+
+    def notify(self, change: Change) -> None:
+        self.changes.append(change)
+
+
+class Refused:
+    """Returned by a step whose writes must stay although its caller gets an error."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: StreamHouseError) -> None:
+        self.error = error
+
+
+class Job(Generic[T]):
+    """One step to run, and then what became of it."""
+
+    __slots__ = ("changes", "error", "result", "step")
+
+    def __init__(self, step: Callable[[Tx], T | Refused]) -> None:
+        self.step = step
+        self.result: T | None = None
+        self.error: BaseException | None = None
+        self.changes: list[Change] = []
+
+    def outcome(self) -> T:
+        if self.error is not None:
+            raise self.error
+        return self.result  # type: ignore[return-value]  # None only where T allows it
+
+
+def run_jobs(connection: sqlite3.Connection, clock: StoreClock, jobs: Sequence[Job[Any]], where: str) -> None:
+    """Run all in one transaction; never raises: each job carries its own outcome."""
+    try:
+        _run_together(connection, clock, jobs)
+    except (sqlite3.Error, StreamHouseError) as error:
+        failure = translated(error, where) if isinstance(error, sqlite3.Error) else error
+        if len(jobs) > 1 and not isinstance(failure, Busy):
+            # The transaction broke as a whole (a full disk, say). Alone, each has its own chance and its own verdict;
+            # running one again is as safe as its caller sending it again.
+            for job in jobs:
+                run_jobs(connection, clock, [job], where)
+            return
+        for job in jobs:
+            job.result, job.error, job.changes = None, failure, []
+
+
+def run_read(connection: sqlite3.Connection, clock: StoreClock, step: Callable[[Tx], T], where: str) -> T:
+    """Run one step on one snapshot."""
+    try:
+        connection.execute("BEGIN")
+        try:
+            return step(Tx(connection, clock.now_ms(_stored_clock(connection))))
+        finally:
+            if connection.in_transaction:
+                connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        raise translated(error, where) from error
+    except (OverflowError, UnicodeEncodeError) as error:
+        raise _unstorable(error) from error
+
+
+def _run_together(connection: sqlite3.Connection, clock: StoreClock, jobs: Sequence[Job[Any]]) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        stored_ms = _stored_clock(connection)
+        now_ms = clock.now_ms(stored_ms)
+        if now_ms > stored_ms:
+            connection.execute("UPDATE store_info SET clock_ms = ?", (now_ms,))
+        for job in jobs:
+            _run_one(connection, now_ms, job)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _run_one(connection: sqlite3.Connection, now_ms: int, job: Job[Any]) -> None:
+    tx = Tx(connection, now_ms)
+    job.result, job.error, job.changes = None, None, []
+    connection.execute("SAVEPOINT job")
+    try:
+        result = job.step(tx)
+    except sqlite3.Error:
+        raise
+    except (OverflowError, UnicodeEncodeError) as error:
+        job.error = _unstorable(error)
+    except Exception as error:
+        job.error = error
+    else:
+        job.changes = tx.changes
+        if isinstance(result, Refused):
+            job.error = result.error
+        else:
+            job.result = result
+        connection.execute("RELEASE job")
+        return
+    connection.execute("ROLLBACK TO job")
+    connection.execute("RELEASE job")
+
+
+def _stored_clock(connection: sqlite3.Connection) -> int:
+    row = connection.execute("SELECT clock_ms FROM store_info").fetchone()
+    if row is None:
+        raise MetadataError("the metadata has no identity row", hint="restore the file from a backup")
+    return int(row[0])
+
+
+def _unstorable(error: Exception) -> InvalidRequest:
+    return InvalidRequest(f"a value in this call cannot be stored: {error}")
