@@ -25,6 +25,7 @@ from streamhouse.testing.services import start_postgres, start_s3
 with start_postgres() as postgres, start_s3() as s3:
     postgres.psql("SELECT pg_backend_pid()")
     print(postgres.process.pid, s3.process.pid, flush=True)
+    print(*s3.ports, flush=True)
     time.sleep(600)
 """
 
@@ -84,10 +85,13 @@ def test_killing_the_run_with_kill_9_leaves_no_server_and_no_directory() -> None
     everything = set().union(*(descendants(pid) for pid in servers))
     homes = [working_directory(pid) for pid in servers]
     assert len(everything) > 4, "PostgreSQL alone has several processes"
+    assert parent.stdout is not None
+    ports = parent.stdout.readline().split()
     parent.kill()
     parent.communicate()
     assert gone(everything)
     assert wait_until(lambda: not any(home.exists() for home in homes), timeout_ms=10_000)
+    assert [stray for stray in Path("/tmp").glob("seaweedfs-*.sock") if any(port in stray.name for port in ports)] == []
 
 
 @pytest.mark.parametrize(

