@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 import struct
+from types import ModuleType
 
+import pytest
 from crc32c import crc32c
 from hypothesis import strategies as st
 
@@ -76,3 +79,10 @@ def mutated(data: bytes, rng: random.Random, start: int = 0) -> bytes:
             case 5:
                 out[at:at] = b"\xff\xff\xff\xff\x0f"
     return bytes(out)
+
+
+def kernel_module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(f"streamhouse.wire.{name}")
+    except ModuleNotFoundError:
+        pytest.fail(f"streamhouse.wire.{name} is not built: install a C compiler, then pip install -e . again")
