@@ -62,7 +62,7 @@ def check_sweep_limit(limit: int) -> None:
     _at_most(limit, limits.MAX_ROWS_PER_SWEEP, "rows in one call")
 
 
-def check_keys(keys: Sequence[PartitionKey] | Sequence[str] | Sequence[UUID], what: str) -> None:
+def check_keys(keys: Sequence[LeaseKey] | Sequence[PartitionKey] | Sequence[str] | Sequence[UUID], what: str) -> None:
     _at_most(len(keys), limits.MAX_KEYS_PER_CALL, f"{what} in one call")
 
 

@@ -6,8 +6,8 @@ import json
 from typing import Final
 from uuid import UUID
 
-from streamhouse.core.errors import AgentNotFound, AgentSuperseded, InvalidRequest, LimitExceeded
-from streamhouse.core.limits import MAX_AGENT_ID_BYTES, MAX_JSON_METADATA_BYTES
+from streamhouse.core.errors import AgentNotFound, AgentSuperseded
+from streamhouse.metadata import checks
 from streamhouse.metadata.contract import Agent, AgentInfo
 from streamhouse.metadata.sqlite.rows import optional_uuid
 from streamhouse.metadata.sqlite.shell import Shell
@@ -104,23 +104,19 @@ def _agent_of(row: Row) -> Agent:
     )
 
 
-def _check_info(info: AgentInfo) -> None:
-    if not info.agent_id or len(info.agent_id.encode()) > MAX_AGENT_ID_BYTES:
-        raise InvalidRequest(f"an agent id has 1 to {MAX_AGENT_ID_BYTES} bytes, not {len(info.agent_id.encode())}")
-    if len(json.dumps(dict(info.metadata)).encode()) > MAX_JSON_METADATA_BYTES:
-        raise LimitExceeded(f"the metadata of agent {info.agent_id} is over {MAX_JSON_METADATA_BYTES} bytes of JSON")
-
-
 class AgentCalls(Shell):
     async def register_agent(self, info: AgentInfo) -> Agent:
-        _check_info(info)
+        checks.check_agent(info)
         return await self._write(register_agent, info)
 
     async def heartbeat(self, agent_id: str, incarnation: UUID) -> int:
+        checks.check_agent_id(agent_id)
         return await self._write(heartbeat, agent_id, incarnation)
 
     async def deregister_agent(self, agent_id: str, incarnation: UUID) -> bool:
+        checks.check_agent_id(agent_id)
         return await self._write(deregister_agent, agent_id, incarnation)
 
     async def list_agents(self, *, alive_within_ms: int | None = None, agent_group: str | None = None) -> list[Agent]:
+        checks.check_duration(alive_within_ms or 0, "an age")
         return await self._read(list_agents, alive_within_ms=alive_within_ms, agent_group=agent_group)

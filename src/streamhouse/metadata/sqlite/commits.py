@@ -24,7 +24,6 @@ from streamhouse.metadata.contract import (
     WriteMode,
 )
 from streamhouse.metadata.sqlite.appends import Appends, Tail, find_tail
-from streamhouse.metadata.sqlite.objects import check_limit
 from streamhouse.metadata.sqlite.producers import Windows
 from streamhouse.metadata.sqlite.rows import lock_order, topic_id_of
 from streamhouse.metadata.sqlite.shell import Shell
@@ -56,7 +55,8 @@ def judge_leased(tail: Tail, *, epoch: int, base_offset: int, object_stamp_ms: i
 
     ``object_stamp_ms`` is None for an object that is referenced already: it cannot be deleted, whatever its age (R6).
     """
-    if not tail.is_open or tail.write_mode != WriteMode.LEASED or tail.leader_epoch != epoch:
+    leads = epoch == tail.leader_epoch > 0  # before the first lease nobody leads, not even epoch 0
+    if not tail.is_open or tail.write_mode != WriteMode.LEASED or not leads:
         return Verdict.FENCED
     if object_stamp_ms is not None and object_stamp_ms < tail.gc_horizon_ms:
         return Verdict.STALE_OBJECT
@@ -267,9 +267,11 @@ class CommitCalls(Shell):
     async def commit_leaderless(
         self, append_id: AppendId, blob: ObjectRef, slices: Sequence[LeaderlessSlice]
     ) -> list[SliceOutcome]:
+        checks.check_object(blob)
         checks.check_slices(slices)
         return await self._write(commit_leaderless, append_id, blob, tuple(slices))
 
     async def expire_commits(self, *, keep_ms: int, limit: int) -> int:
-        check_limit(limit)
+        checks.check_duration(keep_ms, "an age")
+        checks.check_sweep_limit(limit)
         return await self._write(expire_commits, keep_ms=keep_ms, limit=limit)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
-from streamhouse.core.errors import CompactionConflict, InvalidRequest
+from streamhouse.core.errors import CompactionConflict
 from streamhouse.core.ids import PartitionKey
 from streamhouse.metadata import checks
 from streamhouse.metadata.contract import (
@@ -20,7 +20,7 @@ from streamhouse.metadata.contract import (
     ObjectRef,
     PartitionState,
 )
-from streamhouse.metadata.sqlite.objects import add_references, check_limit, drop_references
+from streamhouse.metadata.sqlite.objects import add_references, drop_references
 from streamhouse.metadata.sqlite.rows import need_partition, sql_key, topic_id_of
 from streamhouse.metadata.sqlite.shell import Shell
 from streamhouse.metadata.sqlite.transactions import Refused, Row, Tx
@@ -282,8 +282,6 @@ def _compaction_of(row: Row) -> Compaction:
 class CompactionCalls(Shell):
     async def begin_compaction(self, compaction: Compaction) -> Compaction:
         checks.check_compaction(compaction)
-        if compaction.target.object_key != compaction.object.key:
-            raise InvalidRequest(f"the compaction of {compaction.key} names two objects for its target")
         return await self._write(begin_compaction, compaction)
 
     async def get_compaction(self, key: PartitionKey) -> Compaction | None:
@@ -302,5 +300,5 @@ class CompactionCalls(Shell):
         return await self._write(advance_log_start, key, offset)
 
     async def purge_deleted_topics(self, *, limit: int) -> int:
-        check_limit(limit)
+        checks.check_sweep_limit(limit)
         return await self._write(purge_deleted_topics, limit=limit)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
-from streamhouse.core.errors import InvalidRequest
 from streamhouse.core.ids import PartitionKey
+from streamhouse.metadata import checks
 from streamhouse.metadata.contract import Change, ChangeKind, FlushRequest
 from streamhouse.metadata.sqlite.rows import sql_key, topic_id_of
 from streamhouse.metadata.sqlite.shell import Shell
@@ -79,14 +79,16 @@ def _request_of(row: Row) -> FlushRequest:
 
 class FlushCalls(Shell):
     async def request_flush(self, request_id: UUID, keys: Sequence[PartitionKey], *, ttl_ms: int) -> list[FlushRequest]:
-        if ttl_ms < 1:
-            raise InvalidRequest(f"a flush request for {ttl_ms} ms; it must last at least 1")
+        checks.check_keys(keys, "partitions")
+        checks.check_ttl(ttl_ms, "a flush request")
         return await self._write(request_flush, request_id, tuple(keys), ttl_ms=ttl_ms)
 
     async def list_flush_requests(self, keys: Sequence[PartitionKey] | None = None) -> list[FlushRequest]:
+        checks.check_keys(keys or (), "partitions")
         return await self._read(list_flush_requests, None if keys is None else tuple(keys))
 
     async def complete_flushes(self, requests: Sequence[tuple[UUID, PartitionKey]]) -> int:
+        checks.check_keys([key for _, key in requests], "flush requests")
         return await self._write(complete_flushes, tuple(requests))
 
     async def pending_flush(self, request_id: UUID) -> list[PartitionKey]:

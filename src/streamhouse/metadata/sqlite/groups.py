@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from streamhouse.core.errors import Conflict, GroupNotEmpty, GroupNotFound, InvalidRequest, StaleEpoch
+from streamhouse.core.errors import Conflict, GroupNotEmpty, GroupNotFound, StaleEpoch
 from streamhouse.core.ids import PartitionKey
 from streamhouse.metadata import checks
 from streamhouse.metadata.contract import (
@@ -18,7 +18,6 @@ from streamhouse.metadata.contract import (
     SlotKey,
     slot_of,
 )
-from streamhouse.metadata.sqlite.objects import check_limit
 from streamhouse.metadata.sqlite.rows import sql_key, topic_id_of
 from streamhouse.metadata.sqlite.shell import Shell
 from streamhouse.metadata.sqlite.transactions import Row, Tx
@@ -170,7 +169,7 @@ def expire_groups(tx: Tx, *, empty_for_ms: int, limit: int) -> list[str]:
 
 def _check_fence(tx: Tx, fence: SlotFence) -> None:
     epoch = tx.value("SELECT epoch FROM coordinator_slots WHERE slot = ?", (fence.slot.slot,))
-    if epoch != fence.epoch:
+    if epoch != fence.epoch or epoch == 0:  # before the first lease nobody coordinates, not even epoch 0
         raise StaleEpoch(str(fence.slot), expected=fence.epoch, actual=int(epoch))
 
 
@@ -210,39 +209,33 @@ def _offset_of(row: Row) -> CommittedOffset:
     )
 
 
-def _check_coordinator(group_id: str, fence: SlotFence) -> None:
-    home = slot_of(group_id)
-    if fence.slot != home:
-        raise InvalidRequest(f"group {group_id[:260]!r} lives in {home}, not in {fence.slot}")
-    if fence.epoch < 1:
-        raise InvalidRequest(f"epoch {fence.epoch} of {fence.slot}; the first leadership has epoch 1")
-
-
 class GroupCalls(Shell):
     async def save_group(
         self, group_id: str, fence: SlotFence, *, generation: int, member_count: int, payload: bytes
     ) -> Group:
         checks.check_group(group_id, payload)
-        _check_coordinator(group_id, fence)
+        checks.check_fence(group_id, fence)
         return await self._write(
             save_group, group_id, fence, generation=generation, member_count=member_count, payload=payload
         )
 
     async def get_group(self, group_id: str) -> Group:
+        checks.check_group(group_id)
         return await self._read(get_group, group_id)
 
     async def list_groups(self, slot: SlotKey | None = None) -> list[Group]:
         return await self._read(list_groups, slot)
 
     async def delete_group(self, group_id: str, fence: SlotFence) -> bool:
-        _check_coordinator(group_id, fence)
+        checks.check_group(group_id)
+        checks.check_fence(group_id, fence)
         return await self._write(delete_group, group_id, fence)
 
     async def commit_offsets(
         self, group_id: str, fence: SlotFence, offsets: Sequence[OffsetCommit]
     ) -> list[PartitionKey]:
         checks.check_group(group_id, offsets=offsets)
-        _check_coordinator(group_id, fence)
+        checks.check_fence(group_id, fence)
         return await self._write(commit_offsets, group_id, fence, tuple(offsets))
 
     async def commit_offsets_simple(self, group_id: str, offsets: Sequence[OffsetCommit]) -> list[PartitionKey]:
@@ -252,12 +245,17 @@ class GroupCalls(Shell):
     async def fetch_offsets(
         self, group_id: str, keys: Sequence[PartitionKey] | None = None
     ) -> dict[PartitionKey, CommittedOffset]:
+        checks.check_group(group_id)
+        checks.check_keys(keys or (), "offsets")
         return await self._read(fetch_offsets, group_id, None if keys is None else tuple(keys))
 
     async def delete_offsets(self, group_id: str, fence: SlotFence, keys: Sequence[PartitionKey]) -> list[PartitionKey]:
-        _check_coordinator(group_id, fence)
+        checks.check_group(group_id)
+        checks.check_keys(keys, "offsets")
+        checks.check_fence(group_id, fence)
         return await self._write(delete_offsets, group_id, fence, tuple(keys))
 
     async def expire_groups(self, *, empty_for_ms: int, limit: int) -> list[str]:
-        check_limit(limit)
+        checks.check_duration(empty_for_ms, "an empty time")
+        checks.check_sweep_limit(limit)
         return await self._write(expire_groups, empty_for_ms=empty_for_ms, limit=limit)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sqlite3
 from uuid import UUID
 
-from streamhouse.core.errors import DurabilityMismatch, InvalidRequest
+from streamhouse.core.errors import DurabilityMismatch
 from streamhouse.core.ids import PartitionKey
+from streamhouse.metadata import checks
 from streamhouse.metadata.contract import NEVER_MS, ClusterInfo, Durability, LeaseKey, SlotKey
 from streamhouse.metadata.sqlite.leases import notify_leaders
 from streamhouse.metadata.sqlite.rows import optional_uuid, topic_id_of
@@ -84,8 +85,7 @@ class IdentityCalls(Shell):
         return await self._read(now_ms)
 
     async def bind_durability(self, durability: Durability, wal_id: UUID | None) -> ClusterInfo:
-        if (durability is Durability.WAL) != (wal_id is not None):
-            raise InvalidRequest(f"durability={durability} with WAL {wal_id}: a WAL id goes with durability=wal only")
+        checks.check_binding(durability, wal_id)
         return await self._write(bind_durability, durability, wal_id)
 
     async def unbind_durability(self, wal_id: UUID | None) -> ClusterInfo:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from streamhouse.core.errors import BatchRegressed, InvalidRequest, NotFound, PartitionNotFound, TopicNotFound
+from streamhouse.core.errors import BatchRegressed, NotFound, PartitionNotFound, TopicNotFound
 from streamhouse.core.ids import PartitionKey, TopicId, topic_id_text
 from streamhouse.metadata import checks
 from streamhouse.metadata.contract import (
@@ -57,7 +57,8 @@ def register_intent(tx: Tx, intent: Intent) -> IntentOutcome:
     if any(piece.object.created_at_ms < horizon_ms for piece in intent.slices):
         return IntentOutcome(verdict=IntentVerdict.STALE_OBJECT, intent=None)
     _replace(tx, intent)
-    return IntentOutcome(verdict=IntentVerdict.REGISTERED, intent=get_intent(tx, key))
+    verdict = IntentVerdict.REGISTERED if intent.slices else IntentVerdict.COMPLETE
+    return IntentOutcome(verdict=verdict, intent=get_intent(tx, key))
 
 
 def _check_partitions(tx: Tx, intent: Intent) -> None:
@@ -72,7 +73,7 @@ def _check_partitions(tx: Tx, intent: Intent) -> None:
 def _again(tx: Tx, intent: Intent, *, complete: bool) -> IntentOutcome:
     """Whoever sends the winning slices again must not be told to discard them, complete or not."""
     winner = get_intent(tx, intent.key)
-    if winner is not None and winner.slices == tuple(intent.slices):
+    if winner is not None and winner.slices and winner.slices == tuple(intent.slices):
         return IntentOutcome(verdict=IntentVerdict.REGISTERED, intent=winner)
     return IntentOutcome(verdict=IntentVerdict.COMPLETE if complete else IntentVerdict.PENDING, intent=winner)
 
@@ -155,7 +156,7 @@ def adopt_intent(tx: Tx, key: IntentKey, partition: int, *, epoch: int, base_off
         return _adopted(tail, share[0][1], share[-1][2], repeated=True)
     # An intent's objects are referenced from its registration on, so their age is no reason against them (R6).
     if base_offset is None:
-        against = judge_leaderless(tail, object_stamp_ms=None)
+        against = judge_leaderless(tail, object_stamp_ms=None) if epoch == 0 else Verdict.FENCED
     else:
         against = judge_leased(tail, epoch=epoch, base_offset=base_offset, object_stamp_ms=None)
     if against is not None:
@@ -255,20 +256,19 @@ class IntentCalls(Shell):
         return await self._write(register_intent, intent)
 
     async def get_intent(self, key: IntentKey) -> Intent | None:
+        checks.check_text(key.query_id, "a query id")
         return await self._read(get_intent, key)
 
     async def last_batch(self, query_id: str, topic_id: TopicId) -> int | None:
+        checks.check_text(query_id, "a query id")
         return await self._read(last_batch, query_id, topic_id)
 
     async def list_unadopted(self, keys: Sequence[PartitionKey]) -> list[tuple[IntentKey, int]]:
+        checks.check_keys(keys, "partitions")
         return await self._read(list_unadopted, tuple(keys))
 
     async def adopt_intent(
         self, key: IntentKey, partition: int, *, epoch: int, base_offset: int | None
     ) -> SliceOutcome:
-        if (base_offset is None) != (epoch == 0) or epoch < 0 or (base_offset is not None and base_offset < 0):
-            raise InvalidRequest(
-                f"adoption at epoch {epoch} and base offset {base_offset}: a leader names both, "
-                "a leaderless topic has epoch 0 and no base offset"
-            )
+        checks.check_text(key.query_id, "a query id")
         return await self._write(adopt_intent, key, partition, epoch=epoch, base_offset=base_offset)

@@ -331,6 +331,7 @@ class LeaseCalls(Shell):
     async def acquire_leases(
         self, holder: Holder, keys: Sequence[LeaseKey], *, ttl_ms: int | None
     ) -> list[AcquireOutcome]:
+        checks.check_agent_id(holder.agent_id)
         checks.check_lease_keys(keys, ttl_ms)
         return await self._write(acquire_leases, holder, tuple(keys), ttl_ms=ttl_ms)
 
@@ -345,4 +346,5 @@ class LeaseCalls(Shell):
         return await self._write(release_leases, holder, tuple(held))
 
     async def list_leases(self, *, agent_id: str | None = None, keys: Sequence[LeaseKey] | None = None) -> list[Lease]:
+        checks.check_keys(keys or (), "leases")
         return await self._read(list_leases, agent_id=agent_id, keys=None if keys is None else tuple(keys))

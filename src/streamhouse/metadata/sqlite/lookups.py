@@ -131,6 +131,7 @@ class LookupCalls(Shell):
 
     async def scan_entries(self, ranges: Sequence[ScanRange], *, limit: int) -> list[EntryPage]:
         checks.check_scan_limit(limit)
+        checks.check_keys([wanted.key for wanted in ranges], "ranges")
         return await self._read(scan_entries, list(ranges), limit=limit)
 
     async def epoch_history(self, key: PartitionKey) -> list[EpochStart]:

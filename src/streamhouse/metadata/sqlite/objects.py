@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from streamhouse.core.errors import InvalidRequest
+from streamhouse.metadata import checks
 from streamhouse.metadata.contract import DereferencedObject, ObjectRef
 from streamhouse.metadata.sqlite.shell import Shell
 from streamhouse.metadata.sqlite.transactions import Tx
@@ -72,19 +72,14 @@ class ObjectCalls(Shell):
         return await self._write(raise_gc_horizon, horizon_ms)
 
     async def find_unreferenced(self, keys: Sequence[str]) -> set[str]:
-        return await self._read(find_unreferenced, list(keys))
+        checks.check_keys(keys, "objects")
+        return await self._read(find_unreferenced, tuple(keys))
 
     async def list_dereferenced(self, *, grace_ms: int, limit: int) -> list[DereferencedObject]:
-        if grace_ms < 0:
-            raise InvalidRequest(f"a grace of {grace_ms} ms")
-        check_limit(limit)
+        checks.check_duration(grace_ms, "a grace")
+        checks.check_sweep_limit(limit)
         return await self._read(list_dereferenced, grace_ms=grace_ms, limit=limit)
 
     async def forget_objects(self, keys: Sequence[str]) -> int:
-        return await self._write(forget_objects, list(keys))
-
-
-def check_limit(limit: int) -> None:
-    """How much one call of background work may touch. SQLite would take a negative one for "all"."""
-    if limit < 1:
-        raise InvalidRequest(f"a limit of {limit}; it must be at least 1")
+        checks.check_keys(keys, "objects")
+        return await self._write(forget_objects, tuple(keys))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
-from streamhouse.core.errors import InvalidRequest
+from streamhouse.metadata import checks
 from streamhouse.metadata.contract import Claim, Pin
 from streamhouse.metadata.sqlite.shell import Shell
 from streamhouse.metadata.sqlite.transactions import Row, Tx
@@ -72,32 +72,35 @@ def _claim_of(row: Row) -> Claim:
     return Claim(name=name, owner=owner, claimed_at_ms=claimed_at, expires_at_ms=expires_at)
 
 
-def _check_ttl(what: str, ttl_ms: int) -> None:
-    if ttl_ms < 1:
-        raise InvalidRequest(f"a {what} for {ttl_ms} ms; it must last at least 1")
-
-
 class PinClaimCalls(Shell):
     async def create_pin(self, pin_id: UUID, *, owner: str, ttl_ms: int) -> Pin:
-        _check_ttl("pin", ttl_ms)
+        checks.check_text(owner, "a pin's owner")
+        checks.check_ttl(ttl_ms, "a pin")
         return await self._write(create_pin, pin_id, owner=owner, ttl_ms=ttl_ms)
 
     async def renew_pins(self, pin_ids: Sequence[UUID], *, ttl_ms: int) -> set[UUID]:
-        _check_ttl("pin", ttl_ms)
+        checks.check_keys(pin_ids, "pins")
+        checks.check_ttl(ttl_ms, "a pin")
         return await self._write(renew_pins, tuple(pin_ids), ttl_ms=ttl_ms)
 
     async def release_pins(self, pin_ids: Sequence[UUID]) -> int:
+        checks.check_keys(pin_ids, "pins")
         return await self._write(release_pins, tuple(pin_ids))
 
     async def list_pins(self) -> list[Pin]:
         return await self._read(list_pins)
 
     async def acquire_claim(self, name: str, *, owner: str, ttl_ms: int) -> Claim:
-        _check_ttl("claim", ttl_ms)
+        checks.check_text(name, "a claim's name")
+        checks.check_text(owner, "a claim's owner")
+        checks.check_ttl(ttl_ms, "a claim")
         return await self._write(acquire_claim, name, owner=owner, ttl_ms=ttl_ms)
 
     async def release_claim(self, name: str, *, owner: str) -> bool:
+        checks.check_text(name, "a claim's name")
+        checks.check_text(owner, "a claim's owner")
         return await self._write(release_claim, name, owner=owner)
 
     async def list_claims(self, prefix: str = "") -> list[Claim]:
+        checks.check_text(prefix, "a prefix", may_be_empty=True)
         return await self._read(list_claims, prefix)

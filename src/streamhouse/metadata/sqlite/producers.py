@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
-from streamhouse.core.errors import InvalidRequest
 from streamhouse.core.ids import PartitionKey
+from streamhouse.metadata import checks
 from streamhouse.metadata.contract import ProducerBatch, ProducerState
 from streamhouse.metadata.dedup import ProducerWindow
-from streamhouse.metadata.sqlite.objects import check_limit
 from streamhouse.metadata.sqlite.rows import sql_key
 from streamhouse.metadata.sqlite.shell import Shell
 from streamhouse.metadata.sqlite.transactions import Tx
@@ -99,13 +98,14 @@ def _batches_json(batches: Iterable[ProducerBatch]) -> str:
 
 class ProducerCalls(Shell):
     async def load_producers(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, list[ProducerState]]:
-        return await self._read(load_producers, list(keys))
+        checks.check_keys(keys, "partitions")
+        return await self._read(load_producers, tuple(keys))
 
     async def expire_producers(self, *, idle_ms: int, limit: int) -> int:
-        check_limit(limit)
+        checks.check_duration(idle_ms, "an idle time")
+        checks.check_sweep_limit(limit)
         return await self._write(expire_producers, idle_ms=idle_ms, limit=limit)
 
     async def allocate_producer_ids(self, count: int) -> range:
-        if count < 1:
-            raise InvalidRequest(f"{count} producer ids asked for")
+        checks.check_producer_id_count(count)
         return await self._write(allocate_producer_ids, count)

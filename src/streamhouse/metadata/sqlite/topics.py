@@ -122,14 +122,14 @@ def alter_topic_configs(
     expected_version: int | None,
 ) -> Topic:
     topic = _need(tx, topic_id)
+    merged = {name: value for name, value in topic.configs.items() if name not in delete_configs} | dict(set_configs)
+    if merged == topic.configs:
+        return topic
     if expected_version is not None and expected_version != topic.version:
         raise Conflict(
             f"the configs of {topic.name} are at version {topic.version}, not {expected_version}",
             hint="read them again",
         )
-    merged = {name: value for name, value in topic.configs.items() if name not in delete_configs} | dict(set_configs)
-    if merged == topic.configs:
-        return topic
     tx.run(
         "UPDATE topics SET config = ?, version = version + 1 WHERE topic_id = ?", (json.dumps(merged), topic_id.bytes)
     )
@@ -225,6 +225,7 @@ class TopicCalls(Shell):
         delete_configs: Sequence[str] = (),
         expected_version: int | None = None,
     ) -> Topic:
+        checks.check_configs(set_configs)
         return await self._write(
             alter_topic_configs,
             topic_id,
@@ -238,7 +239,8 @@ class TopicCalls(Shell):
         return await self._write(grow_topic, topic_id, partition_count)
 
     async def get_partitions(self, keys: Sequence[PartitionKey]) -> list[PartitionState]:
-        return await self._read(get_partitions, list(keys))
+        checks.check_keys(keys, "partitions")
+        return await self._read(get_partitions, tuple(keys))
 
     async def set_log_state(self, key: PartitionKey, state: LogState) -> PartitionState:
         return await self._write(set_log_state, key, state)

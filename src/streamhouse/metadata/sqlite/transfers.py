@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
-from streamhouse.core import limits
 from streamhouse.core.errors import (
     AgentNotFound,
     DurabilityMismatch,
@@ -253,7 +252,8 @@ class TransferCalls(Shell):
     ) -> Transfer:
         if to_agent == holder.agent_id:
             raise InvalidRequest(f"agent {to_agent} cannot hand {held.key} to itself")
-        _check_timeout(timeout_ms)
+        checks.check_agent_id(to_agent)
+        checks.check_ttl(timeout_ms, "a transfer")
         return await self._write(
             initiate_transfer, transfer_id, held, holder=holder, to_agent=to_agent, timeout_ms=timeout_ms
         )
@@ -262,12 +262,15 @@ class TransferCalls(Shell):
         return await self._write(accept_transfer, transfer_id, target=target)
 
     async def reject_transfer(self, transfer_id: UUID, *, agent_id: str, reason: str) -> Transfer:
+        checks.check_agent_id(agent_id)
+        checks.check_text(reason, "a reason", may_be_empty=True)
         return await self._write(reject_transfer, transfer_id, agent_id=agent_id, reason=reason)
 
     async def complete_transfer(
         self, transfer_id: UUID, *, holder: Holder, next_offset: int, ttl_ms: int | None, liveness_timeout_ms: int
     ) -> Lease:
         checks.check_lease_keys([], ttl_ms)
+        checks.check_duration(liveness_timeout_ms, "a liveness timeout")
         return await self._write(
             complete_transfer,
             transfer_id,
@@ -281,9 +284,5 @@ class TransferCalls(Shell):
         return await self._read(list_transfers, agent_id=agent_id, open_only=open_only)
 
     async def expire_transfers(self, *, keep_ms: int) -> list[Transfer]:
+        checks.check_duration(keep_ms, "an age")
         return await self._write(expire_transfers, keep_ms=keep_ms)
-
-
-def _check_timeout(timeout_ms: int) -> None:
-    if not 1 <= timeout_ms <= limits.MAX_LEASE_TTL_MS:
-        raise InvalidRequest(f"a transfer within {timeout_ms} ms; 1 to {limits.MAX_LEASE_TTL_MS} are possible")
