@@ -181,6 +181,8 @@ def check_fence(group_id: str, fence: SlotFence) -> None:
     """A fence that is not the group's own slot would let a coordinator write that nobody can fence off (R1)."""
     if fence.slot != slot_of(group_id):
         raise InvalidRequest(f"group {group_id[:64]!r} lives in {slot_of(group_id)}, not in {fence.slot}")
+    if fence.epoch < 1:
+        raise InvalidRequest(f"epoch {fence.epoch} of {fence.slot}; the first leadership has epoch 1")
 
 
 def check_compaction(compaction: Compaction) -> None:

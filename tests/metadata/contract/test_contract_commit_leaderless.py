@@ -40,22 +40,22 @@ def told(outcome: SliceOutcome) -> list[tuple[BatchVerdict, int]]:
 async def test_s2_5_one_blob_commits_every_partition_from_its_watermark_on(backend: Backend) -> None:
     one = await backend.topic("one", partitions=2, leaderless=True)
     two = await backend.topic("two", partitions=1, leaderless=True)
-    await commit(backend, one.keys()[1], batch(4))
+    await commit(backend, one.partition_keys()[1], batch(4))
     blob = backend.object(size=1200)
     slices = [
-        leaderless_slice(two.keys()[0], batch(3), byte_offset=0),
-        leaderless_slice(one.keys()[1], batch(2, at_ms=50), batch(1, at_ms=20, until_ms=90), byte_offset=300),
-        leaderless_slice(one.keys()[0], batch(6), byte_offset=600),
+        leaderless_slice(two.partition_keys()[0], batch(3), byte_offset=0),
+        leaderless_slice(one.partition_keys()[1], batch(2, at_ms=50), batch(1, at_ms=20, until_ms=90), byte_offset=300),
+        leaderless_slice(one.partition_keys()[0], batch(6), byte_offset=600),
     ]
     outcomes = await backend.store.commit_leaderless(backend.append_id(), blob, slices)
     assert [(one.key, one.base_offset, one.end_offset, one.high_watermark) for one in outcomes] == [
-        (two.keys()[0], 0, 2, 3),
-        (one.keys()[1], 4, 6, 7),
-        (one.keys()[0], 0, 5, 6),
+        (two.partition_keys()[0], 0, 2, 3),
+        (one.partition_keys()[1], 4, 6, 7),
+        (one.partition_keys()[0], 0, 5, 6),
     ]
     assert {(one.verdict, one.leader_epoch, one.repeated) for one in outcomes} == {(Verdict.COMMITTED, 0, False)}
     assert told(outcomes[1]) == [(APPENDED, 4), (APPENDED, 6)]
-    entry = (await backend.entries(one.keys()[1]))[-1]
+    entry = (await backend.entries(one.partition_keys()[1]))[-1]
     assert (entry.base_offset, entry.end_offset, entry.record_count, entry.epoch) == (4, 6, 3, 0)
     assert (entry.kind, entry.encoding, entry.object_key) == (EntryKind.WAL, KAFKA_BATCHES, blob.key)
     assert (entry.byte_offset, entry.byte_length) == (300, 300)
@@ -73,7 +73,7 @@ async def test_r10_partitions_are_answered_one_by_one(backend: Backend) -> None:
     topic = await backend.topic("blobs", partitions=2, leaderless=True)
     led = await backend.led("leased")
     gone = PartitionKey(topic.topic_id, 9)
-    keys = [gone, topic.keys()[1], led.key, topic.keys()[0]]
+    keys = [gone, topic.partition_keys()[1], led.key, topic.partition_keys()[0]]
     outcomes = await backend.store.commit_leaderless(
         backend.append_id(), backend.object(), [leaderless_slice(key, batch(2)) for key in keys]
     )
@@ -229,7 +229,7 @@ async def test_r9_sequences_wrap_at_2_31_less_1(backend: Backend) -> None:
 
 async def test_r9_producers_and_partitions_are_told_apart(backend: Backend) -> None:
     topic = await backend.topic(partitions=2, leaderless=True)
-    one, two = topic.keys()
+    one, two = topic.partition_keys()
     await commit(backend, one, batch(1, producer=1, sequence=0))
     assert told(await commit(backend, two, batch(1, producer=1, sequence=0))) == [(APPENDED, 0)]
     assert told(await commit(backend, one, batch(1, producer=2, sequence=0))) == [(APPENDED, 1)]
@@ -248,7 +248,7 @@ async def test_batches_without_producer_are_never_duplicates(backend: Backend) -
 
 async def test_r5_the_same_append_again_returns_the_same_answer(backend: Backend) -> None:
     topic = await backend.topic(partitions=2, leaderless=True)
-    one, two = topic.keys()
+    one, two = topic.partition_keys()
     await commit(backend, one, batch(2, producer=1, sequence=0))
     blob, append = backend.object(), backend.append_id()
     slices = [
@@ -302,7 +302,7 @@ async def test_r9_one_batch_in_two_blobs_at_once_is_appended_once(backend: Backe
 async def test_r10_concurrent_blobs_over_the_same_partitions_are_dense(backend: Backend) -> None:
     stores = [backend.store, *[await backend.open_another() for _ in range(2)]]
     topic = await backend.topic(partitions=6, leaderless=True)
-    keys = topic.keys()
+    keys = topic.partition_keys()
 
     async def writer(index: int) -> list[SliceOutcome]:
         done = []

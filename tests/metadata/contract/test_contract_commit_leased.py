@@ -60,11 +60,11 @@ async def test_s3_13_a_commit_makes_an_entry_and_moves_the_watermark(backend: Ba
 async def test_one_flush_commits_many_partitions_of_one_blob(backend: Backend) -> None:
     topic = await backend.topic(partitions=40)
     holder = backend.holder()
-    await backend.store.acquire_leases(holder, topic.keys(), ttl_ms=TTL_MS)
+    await backend.store.acquire_leases(holder, topic.partition_keys(), ttl_ms=TTL_MS)
     blob = backend.object(size=4000)
     slices = [
         leased_slice(key, blob, batch(turn + 1), epoch=1, base=0, kind=EntryKind.WAL, byte_offset=turn * 100)
-        for turn, key in enumerate(reversed(topic.keys()))
+        for turn, key in enumerate(reversed(topic.partition_keys()))
     ]
     outcomes = await backend.store.commit_leased(backend.append_id(), slices)
     assert [outcome.key for outcome in outcomes] == [piece.key for piece in slices]
@@ -158,13 +158,13 @@ async def test_the_judgement_order_is_gone_fenced_stale_then_position(backend: B
 async def test_r10_one_lost_partition_does_not_fail_the_others(backend: Backend) -> None:
     topic = await backend.topic(partitions=5)
     mine = backend.holder("agent-1")
-    await backend.store.acquire_leases(mine, topic.keys(), ttl_ms=TTL_MS)
-    await backend.store.release_leases(mine, [HeldLease(key=topic.keys()[1], epoch=1)])
-    await backend.lead(topic.keys()[1], backend.holder("agent-2"))
+    await backend.store.acquire_leases(mine, topic.partition_keys(), ttl_ms=TTL_MS)
+    await backend.store.release_leases(mine, [HeldLease(key=topic.partition_keys()[1], epoch=1)])
+    await backend.lead(topic.partition_keys()[1], backend.holder("agent-2"))
     blob = backend.object()
     bases = (0, 0, 3, 0)
     slices = [
-        leased_slice(key, blob, batch(2), epoch=1, base=base) for key, base in zip(topic.keys()[:4], bases, strict=True)
+        leased_slice(key, blob, batch(2), epoch=1, base=base) for key, base in zip(topic.partition_keys()[:4], bases, strict=True)
     ]
     slices.insert(0, leased_slice(PartitionKey(topic.topic_id, 9), blob, epoch=1, base=0))
     outcomes = await backend.store.commit_leased(backend.append_id(), slices)
@@ -175,9 +175,9 @@ async def test_r10_one_lost_partition_does_not_fail_the_others(backend: Backend)
         Verdict.NOT_YET,
         Verdict.COMMITTED,
     ]
-    states = await backend.store.get_partitions(topic.keys())
+    states = await backend.store.get_partitions(topic.partition_keys())
     assert [state.high_watermark for state in states] == [2, 0, 0, 2, 0]
-    for key, count in zip(topic.keys(), (1, 0, 0, 1, 0), strict=True):
+    for key, count in zip(topic.partition_keys(), (1, 0, 0, 1, 0), strict=True):
         assert len(await backend.entries(key)) == count
 
 
@@ -215,9 +215,9 @@ async def test_r5_a_repeat_is_answered_after_later_commits_and_a_take_over(backe
 async def test_r5_a_repeat_judges_only_what_was_not_committed(backend: Backend) -> None:
     topic = await backend.topic(partitions=2)
     holder = backend.holder()
-    await backend.store.acquire_leases(holder, topic.keys(), ttl_ms=TTL_MS)
+    await backend.store.acquire_leases(holder, topic.partition_keys(), ttl_ms=TTL_MS)
     blob = backend.object()
-    ready, early = topic.keys()
+    ready, early = topic.partition_keys()
     slices = [
         leased_slice(early, blob, batch(2), epoch=1, base=5),
         leased_slice(ready, blob, batch(2), epoch=1, base=0),
@@ -318,18 +318,18 @@ async def test_r1_a_stale_commit_is_refused_though_it_raced_past_a_check(backend
 async def test_r10_overlapping_commits_in_opposite_orders_all_end(backend: Backend) -> None:
     other = await backend.open_another()
     topic = await backend.topic(partitions=12)
-    await backend.store.acquire_leases(backend.holder(), topic.keys(), ttl_ms=TTL_MS)
+    await backend.store.acquire_leases(backend.holder(), topic.partition_keys(), ttl_ms=TTL_MS)
     for turn in range(6):
         blobs = [backend.object(), backend.object()]
-        forward = [leased_slice(key, blobs[0], epoch=1, base=turn) for key in topic.keys()]  # noqa: SIM118
-        backward = [leased_slice(key, blobs[1], epoch=1, base=turn) for key in reversed(topic.keys())]
+        forward = [leased_slice(key, blobs[0], epoch=1, base=turn) for key in topic.partition_keys()]  # noqa: SIM118
+        backward = [leased_slice(key, blobs[1], epoch=1, base=turn) for key in reversed(topic.partition_keys())]
         first, second = await asyncio.gather(
             backend.store.commit_leased(backend.append_id(), forward),
             other.commit_leased(backend.append_id(), backward),
         )
         for one, two in zip(first, reversed(second), strict=True):
             assert {one.verdict, two.verdict} == {Verdict.COMMITTED, Verdict.TAKEN}
-    for key in list(topic.keys()):
+    for key in list(topic.partition_keys()):
         assert_dense(await backend.entries(key), log_start=0, watermark=6)
 
 

@@ -29,7 +29,7 @@ async def test_r19_a_deleted_topic_is_gone_for_every_reader(backend: Backend) ->
     with pytest.raises(TopicNotFound):
         await backend.store.get_topic_by_id(topic.topic_id)
     assert await backend.store.list_topics() == []
-    assert await backend.store.get_partitions(topic.keys()) == []
+    assert await backend.store.get_partitions(topic.partition_keys()) == []
     assert await backend.store.scan_entries([ScanRange(key=led.key, from_offset=0)], limit=10) == []
     for lookup in (
         backend.store.find_entry(led.key, 0),
@@ -84,7 +84,7 @@ async def test_r19_deletion_bumps_the_epoch_and_it_never_goes_back(backend: Back
         highest = led.epoch
         await backend.store.delete_topic(led.key.topic_id)
         recreated = await backend.topic("orders")
-        started = (await backend.state(recreated.keys()[0])).leader_epoch
+        started = (await backend.state(recreated.partition_keys()[0])).leader_epoch
         assert started > highest
         highest = started
         await backend.store.delete_topic(recreated.topic_id)
@@ -92,14 +92,14 @@ async def test_r19_deletion_bumps_the_epoch_and_it_never_goes_back(backend: Back
 
 async def test_r19_growth_after_recreation_does_not_take_epochs_back(backend: Backend) -> None:
     first = await backend.topic("orders", partitions=3)
-    for key in list(first.keys()):
+    for key in list(first.partition_keys()):
         await backend.lead(key)
         await backend.advance(60_000)
         await backend.lead(key)
     await backend.store.delete_topic(first.topic_id)
     second = await backend.topic("orders", partitions=1)
     grown = await backend.store.grow_topic(second.topic_id, 3)
-    assert all(state.leader_epoch > 2 for state in await backend.store.get_partitions(grown.keys()))
+    assert all(state.leader_epoch > 2 for state in await backend.store.get_partitions(grown.partition_keys()))
 
 
 async def test_r19_a_recreated_topic_may_have_the_other_write_mode(backend: Backend) -> None:
@@ -109,7 +109,7 @@ async def test_r19_a_recreated_topic_may_have_the_other_write_mode(backend: Back
     topic = await backend.topic("orders", leaderless=True)
     assert topic.write_mode is WriteMode.LEADERLESS
     (outcome,) = await backend.store.commit_leaderless(
-        backend.append_id(), backend.object(), [leaderless_slice(topic.keys()[0], batch(2))]
+        backend.append_id(), backend.object(), [leaderless_slice(topic.partition_keys()[0], batch(2))]
     )
     assert (outcome.verdict, outcome.base_offset, outcome.end_offset) == (Verdict.COMMITTED, 0, 1)
 

@@ -100,15 +100,15 @@ async def test_r10_keys_of_one_call_are_answered_one_by_one_in_order(backend: Ba
     topic = await backend.topic("orders", partitions=3)
     blobs = await backend.topic("blobs", leaderless=True)
     mine, other = backend.holder("agent-1"), backend.holder("agent-2")
-    await backend.lead(topic.keys()[1], other)
-    await backend.lead(topic.keys()[2], mine)
+    await backend.lead(topic.partition_keys()[1], other)
+    await backend.lead(topic.partition_keys()[2], mine)
     asked: list[LeaseKey] = [
         SlotKey(7),
-        topic.keys()[2],
+        topic.partition_keys()[2],
         PartitionKey(topic.topic_id, 9),
-        topic.keys()[1],
-        blobs.keys()[0],
-        topic.keys()[0],
+        topic.partition_keys()[1],
+        blobs.partition_keys()[0],
+        topic.partition_keys()[0],
         SlotKey(COORDINATOR_SLOTS),
         SlotKey(-1),
     ]
@@ -210,10 +210,10 @@ async def test_an_expiry_never_moves_back(backend: Backend) -> None:
 async def test_r10_one_lost_lease_does_not_fail_the_other_renewals(backend: Backend) -> None:
     topic = await backend.topic("orders", partitions=3)
     mine, other = backend.holder("agent-1"), backend.holder("agent-2")
-    await backend.store.acquire_leases(mine, [*topic.keys(), SlotKey(3)], ttl_ms=TTL_MS)
-    await backend.store.release_leases(mine, [HeldLease(key=topic.keys()[1], epoch=1)])
-    await backend.lead(topic.keys()[1], other)
-    keys: list[LeaseKey] = [SlotKey(3), *reversed(topic.keys())]
+    await backend.store.acquire_leases(mine, [*topic.partition_keys(), SlotKey(3)], ttl_ms=TTL_MS)
+    await backend.store.release_leases(mine, [HeldLease(key=topic.partition_keys()[1], epoch=1)])
+    await backend.lead(topic.partition_keys()[1], other)
+    keys: list[LeaseKey] = [SlotKey(3), *reversed(topic.partition_keys())]
     held = [HeldLease(key=key, epoch=1) for key in keys]
     missing = HeldLease(key=PartitionKey(topic.topic_id, 9), epoch=1)
     outcomes = await backend.store.renew_leases(mine, [*held, missing], ttl_ms=TTL_MS)
@@ -252,20 +252,20 @@ async def test_a_repeated_release_does_not_touch_the_next_leader(backend: Backen
 async def test_only_mine_at_that_epoch_are_released(backend: Backend) -> None:
     topic = await backend.topic("orders", partitions=3)
     mine, other = backend.holder("agent-1"), backend.holder("agent-2")
-    await backend.store.acquire_leases(mine, [topic.keys()[0], topic.keys()[1], SlotKey(1)], ttl_ms=TTL_MS)
-    await backend.lead(topic.keys()[2], other)
+    await backend.store.acquire_leases(mine, [topic.partition_keys()[0], topic.partition_keys()[1], SlotKey(1)], ttl_ms=TTL_MS)
+    await backend.lead(topic.partition_keys()[2], other)
     released = await backend.store.release_leases(
         mine,
         [
             HeldLease(key=SlotKey(1), epoch=1),
-            HeldLease(key=topic.keys()[0], epoch=1),
-            HeldLease(key=topic.keys()[1], epoch=2),
-            HeldLease(key=topic.keys()[2], epoch=1),
+            HeldLease(key=topic.partition_keys()[0], epoch=1),
+            HeldLease(key=topic.partition_keys()[1], epoch=2),
+            HeldLease(key=topic.partition_keys()[2], epoch=1),
         ],
     )
-    assert set(released) == {SlotKey(1), topic.keys()[0]}
+    assert set(released) == {SlotKey(1), topic.partition_keys()[0]}
     live = [lease.key for lease in await backend.store.list_leases() if not lease.expired]
-    assert live == [topic.keys()[1], topic.keys()[2]]
+    assert live == [topic.partition_keys()[1], topic.partition_keys()[2]]
 
 
 async def test_a_released_lease_cannot_be_renewed(backend: Backend) -> None:
@@ -282,17 +282,17 @@ async def test_a_released_lease_cannot_be_renewed(backend: Backend) -> None:
 async def test_leases_are_listed_partitions_first_in_key_order_with_filters(backend: Backend) -> None:
     one, two = await backend.topic("one", partitions=2), await backend.topic("two", partitions=2)
     mine, other = backend.holder("agent-1"), backend.holder("agent-2")
-    await backend.store.acquire_leases(mine, [SlotKey(9), two.keys()[1], one.keys()[0]], ttl_ms=TTL_MS)
-    await backend.store.acquire_leases(other, [SlotKey(2), two.keys()[0]], ttl_ms=TTL_MS)
-    ordered = sorted([one.keys()[0], *two.keys()])
+    await backend.store.acquire_leases(mine, [SlotKey(9), two.partition_keys()[1], one.partition_keys()[0]], ttl_ms=TTL_MS)
+    await backend.store.acquire_leases(other, [SlotKey(2), two.partition_keys()[0]], ttl_ms=TTL_MS)
+    ordered = sorted([one.partition_keys()[0], *two.partition_keys()])
     everything = await backend.store.list_leases()
     assert [lease.key for lease in everything] == [*ordered, SlotKey(2), SlotKey(9)]
     named = await backend.store.list_leases(agent_id="agent-2")
-    assert [lease.key for lease in named] == [two.keys()[0], SlotKey(2)]
-    asked = await backend.store.list_leases(keys=[SlotKey(9), two.keys()[1], one.keys()[1], SlotKey(30)])
-    assert [lease.key for lease in asked] == [two.keys()[1], SlotKey(9)]
-    both = await backend.store.list_leases(agent_id="agent-2", keys=[SlotKey(9), two.keys()[0]])
-    assert [lease.key for lease in both] == [two.keys()[0]]
+    assert [lease.key for lease in named] == [two.partition_keys()[0], SlotKey(2)]
+    asked = await backend.store.list_leases(keys=[SlotKey(9), two.partition_keys()[1], one.partition_keys()[1], SlotKey(30)])
+    assert [lease.key for lease in asked] == [two.partition_keys()[1], SlotKey(9)]
+    both = await backend.store.list_leases(agent_id="agent-2", keys=[SlotKey(9), two.partition_keys()[0]])
+    assert [lease.key for lease in both] == [two.partition_keys()[0]]
     assert await backend.store.list_leases(keys=[]) == []
 
 
@@ -333,9 +333,9 @@ async def test_r3_each_leadership_is_kept_with_its_wal_and_where_it_began(backen
 
 async def test_r3_history_is_the_partition_s_own(backend: Backend) -> None:
     topic = await backend.topic(partitions=2)
-    await backend.lead(topic.keys()[1])
-    assert await backend.store.epoch_history(topic.keys()[0]) == []
-    assert len(await backend.store.epoch_history(topic.keys()[1])) == 1
+    await backend.lead(topic.partition_keys()[1])
+    assert await backend.store.epoch_history(topic.partition_keys()[0]) == []
+    assert len(await backend.store.epoch_history(topic.partition_keys()[1])) == 1
 
 
 # The fence.
@@ -368,7 +368,7 @@ async def test_s3_11_of_eight_contenders_exactly_one_wins_fifty_times(backend: B
     stores = [backend.store, *[await backend.open_another() for _ in range(3)]]
     topic = await backend.topic("orders", partitions=50)
     holders = [backend.holder(f"agent-{turn}") for turn in range(8)]
-    for key in list(topic.keys()):
+    for key in list(topic.partition_keys()):
         answers = await asyncio.gather(
             *(stores[turn % 4].acquire_leases(holder, [key], ttl_ms=TTL_MS) for turn, holder in enumerate(holders))
         )
@@ -403,7 +403,7 @@ async def test_s3_11_one_contender_takes_an_expired_slot(backend: Backend) -> No
 async def test_r10_contenders_for_overlapping_keys_in_opposite_orders_all_end(backend: Backend) -> None:
     other = await backend.open_another()
     topic = await backend.topic("orders", partitions=20)
-    keys: list[LeaseKey] = [*topic.keys(), *(SlotKey(slot) for slot in range(5))]
+    keys: list[LeaseKey] = [*topic.partition_keys(), *(SlotKey(slot) for slot in range(5))]
     for turn in range(4):
         await backend.advance(TTL_MS)
         one, two = backend.holder("agent-1"), backend.holder("agent-2")

@@ -27,7 +27,7 @@ async def test_s1_3_create_topic_makes_every_partition_at_offset_0(backend: Back
     assert (topic.name, topic.partition_count, topic.write_mode) == ("orders", 3, WriteMode.LEASED)
     assert topic.configs == {"retention.ms": "1000"}
     assert topic.created_at_ms == backend.now_ms
-    states = await backend.store.get_partitions(topic.keys())
+    states = await backend.store.get_partitions(topic.partition_keys())
     assert [state.key.partition for state in states] == [0, 1, 2]
     for state in states:
         assert (state.high_watermark, state.log_start_offset, state.last_stable_offset) == (0, 0, 0)
@@ -86,7 +86,7 @@ async def test_one_of_many_concurrent_creates_wins(backend: Backend) -> None:
     assert len(winners) == 1
     assert all(isinstance(answer, TopicExists) for answer in answers if isinstance(answer, BaseException))
     assert await backend.store.list_topics() == winners
-    assert len(await backend.store.get_partitions(winners[0].keys())) == winners[0].partition_count
+    assert len(await backend.store.get_partitions(winners[0].partition_keys())) == winners[0].partition_count
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "ä", "a\0", "x" * 250])
@@ -166,13 +166,13 @@ async def test_altering_or_growing_an_unknown_topic(backend: Backend) -> None:
 
 async def test_s3_2_a_topic_grows_and_keeps_what_it_has(backend: Backend) -> None:
     topic = await backend.topic("orders", partitions=1)
-    lease = await backend.lead(topic.keys()[0])
+    lease = await backend.lead(topic.partition_keys()[0])
     await backend.store.commit_leased(
-        backend.append_id(), [leased_slice(topic.keys()[0], backend.object(), batch(5), epoch=lease.epoch, base=0)]
+        backend.append_id(), [leased_slice(topic.partition_keys()[0], backend.object(), batch(5), epoch=lease.epoch, base=0)]
     )
     grown = await backend.store.grow_topic(topic.topic_id, 3)
     assert (grown.partition_count, grown.version) == (3, topic.version + 1)
-    states = await backend.store.get_partitions(grown.keys())
+    states = await backend.store.get_partitions(grown.partition_keys())
     assert [state.high_watermark for state in states] == [5, 0, 0]
     assert [state.leader_epoch for state in states] == [1, 0, 0]
 
@@ -194,22 +194,22 @@ async def test_concurrent_growth_makes_every_partition_once(backend: Backend) ->
     )
     found = await backend.store.get_topic("orders")
     assert (found.partition_count, found.version) == (6, topic.version + 1)
-    assert len(await backend.store.get_partitions(found.keys())) == 6
+    assert len(await backend.store.get_partitions(found.partition_keys())) == 6
 
 
 async def test_r16_partitions_come_fresh_in_the_order_asked_without_the_missing(backend: Backend) -> None:
     one, two = await backend.topic("one", partitions=2), await backend.topic("two", partitions=2)
     asked = [
-        two.keys()[1],
+        two.partition_keys()[1],
         PartitionKey(one.topic_id, 99),
-        one.keys()[0],
+        one.partition_keys()[0],
         PartitionKey(TopicId(backend.uuid()), 0),
         PartitionKey(one.topic_id, -1),
         PartitionKey(one.topic_id, 2**31 - 1),
-        two.keys()[0],
+        two.partition_keys()[0],
     ]
     found = await backend.store.get_partitions(asked)
-    assert [state.key for state in found] == [two.keys()[1], one.keys()[0], two.keys()[0]]
+    assert [state.key for state in found] == [two.partition_keys()[1], one.partition_keys()[0], two.partition_keys()[0]]
     assert await backend.store.get_partitions([]) == []
 
 

@@ -380,7 +380,7 @@ async def test_transfers_are_listed_oldest_first_for_either_side(backend: Backen
         await backend.register(one)
     topic = await backend.topic(partitions=3)
     stories = []
-    for key, to in zip(topic.keys(), (target, third, target), strict=True):
+    for key, to in zip(topic.partition_keys(), (target, third, target), strict=True):
         lease = await backend.lead(key, sender)
         story = Handover(
             backend=backend, key=key, epoch=lease.epoch, sender=sender, target=to, transfer_id=backend.uuid()
