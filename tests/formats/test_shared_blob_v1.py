@@ -76,7 +76,7 @@ def seal(fields: object, bodies: bytes) -> bytes:
     return checked + b'%08x"}' % crc32c(checked) + bodies
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(
     st.dictionaries(
         st.tuples(st.sampled_from(["orders", "user-events", "m"]), st.uuids(), st.integers(0, 2**31 - 1)),

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 from crc32c import crc32c
 from format_samples import START_MS, TOPIC, make_batch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from wal_samples import WAL, image
 
@@ -47,6 +47,7 @@ unsigned = st.integers(0, 2**64 - 1)
 signed = st.integers(-(2**63), 2**63 - 1)
 
 
+@settings(deadline=None)
 @given(
     payload=st.binary(max_size=300),
     cut=st.integers(0, 300),
@@ -77,6 +78,7 @@ def test_a_frame_round_trips_with_its_payload_in_parts(payload, cut, before, fie
     assert frame.end_position == len(before) + len(header) + len(payload)
 
 
+@settings(deadline=None)
 @given(wal_id=st.uuids(), generation=st.integers(1, 2**64 - 1), first_lsn=st.integers(1, 2**64 - 1), created=signed)
 def test_a_file_header_round_trips(wal_id: UUID, generation: int, first_lsn: int, created: int) -> None:
     header = FileHeader(wal_id=wal_id, generation=generation, first_lsn=first_lsn, created_at_ms=created)

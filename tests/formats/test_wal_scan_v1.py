@@ -31,6 +31,7 @@ def flip(data: bytes | bytearray, at: int, bit: int = 0) -> bytes:
     return bytes(damaged)
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=200), max_size=12), st.integers(1, 5), st.integers(0, 300), st.integers(1, 2**40))
 def test_a_file_round_trips(payloads: list[bytes], group: int, tail: int, first_lsn: int) -> None:
     made = image(payloads, group=group, generation=8, first_lsn=first_lsn)

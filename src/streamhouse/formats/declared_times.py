@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from streamhouse.wire.batch import BatchHeader, TimestampType
+from streamhouse.wire.batch import LOG_APPEND_TIME_BIT, BatchHeader
 
 _DELETE_HORIZON_BIT: Final = 0x40
+_NO_FIRST_TIME: Final = LOG_APPEND_TIME_BIT | _DELETE_HORIZON_BIT
 
 
 def declared_times_ms(header: BatchHeader) -> tuple[int, int]:
@@ -16,6 +17,7 @@ def declared_times_ms(header: BatchHeader) -> tuple[int, int]:
     and never a reason to skip a batch. A log-append batch and one with a delete horizon have no first time.
     """
     largest = header.max_timestamp
-    if header.timestamp_type is TimestampType.LOG_APPEND_TIME or header.attributes & _DELETE_HORIZON_BIT:
+    first = header.base_timestamp
+    if first > largest or header.attributes & _NO_FIRST_TIME:
         return largest, largest
-    return min(header.base_timestamp, largest), largest
+    return first, largest

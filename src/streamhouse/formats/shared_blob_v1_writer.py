@@ -83,7 +83,7 @@ class BlobBody:
 
         Raises InvalidRequest for a batch that its header does not describe, LimitExceeded when the blob is full.
         """
-        view = byte_view(batch)
+        view = batch if type(batch) is bytes else byte_view(batch)
         if len(view) != header.size:
             raise InvalidRequest(f"{self.key}: a batch of {len(view)} bytes with a header for {header.size}")
         if header.record_count != header.last_offset_delta + 1 or header.record_count < 1:
@@ -94,7 +94,7 @@ class BlobBody:
         if header.base_offset == UNPLACED_OFFSET and header.partition_leader_epoch == UNPLACED_EPOCH:
             parts: tuple[BytesLike, ...] = (view,)
         else:
-            parts = (_HEAD.pack(UNPLACED_OFFSET, header.batch_length, UNPLACED_EPOCH), view[_HEAD.size :])
+            parts = (_HEAD.pack(UNPLACED_OFFSET, header.batch_length, UNPLACED_EPOCH), byte_view(view)[_HEAD.size :])
         for part in parts:
             self.crc32c = crc32c(part, self.crc32c)
         self.buffers.extend(parts)
