@@ -171,7 +171,7 @@ class Backend:
 
     async def partition(self, name: str = "orders", *, leaderless: bool = False) -> PartitionKey:
         """Partition 0 of a new topic."""
-        return (await self.topic(name, leaderless=leaderless)).keys()[0]
+        return (await self.topic(name, leaderless=leaderless)).partition_keys()[0]
 
     async def register(self, holder: Holder) -> Agent:
         return await self.store.register_agent(

@@ -92,7 +92,7 @@ async def test_r19_deletion_bumps_the_epoch_and_it_never_goes_back(backend: Back
 
 async def test_r19_growth_after_recreation_does_not_take_epochs_back(backend: Backend) -> None:
     first = await backend.topic("orders", partitions=3)
-    for key in list(first.partition_keys()):
+    for key in first.partition_keys():
         await backend.lead(key)
         await backend.advance(60_000)
         await backend.lead(key)

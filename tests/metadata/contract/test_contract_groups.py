@@ -175,7 +175,7 @@ async def test_r1_of_racing_take_over_and_commit_the_offsets_are_never_half_writ
     for turn in range(1, 9):
         fence = await coordinate(backend, agent_id=f"old-{turn}")
         await backend.advance(TTL_MS)
-        commits = [OffsetCommit(key=key, offset=turn) for key in topic.partition_keys()]  # noqa: SIM118
+        commits = [OffsetCommit(key=key, offset=turn) for key in topic.partition_keys()]
         taken, written = await asyncio.gather(
             other.acquire_leases(backend.holder(f"new-{turn}"), [fence.slot], ttl_ms=TTL_MS),
             backend.store.commit_offsets(GROUP, fence, commits),

@@ -252,7 +252,9 @@ async def test_a_repeated_release_does_not_touch_the_next_leader(backend: Backen
 async def test_only_mine_at_that_epoch_are_released(backend: Backend) -> None:
     topic = await backend.topic("orders", partitions=3)
     mine, other = backend.holder("agent-1"), backend.holder("agent-2")
-    await backend.store.acquire_leases(mine, [topic.partition_keys()[0], topic.partition_keys()[1], SlotKey(1)], ttl_ms=TTL_MS)
+    await backend.store.acquire_leases(
+        mine, [topic.partition_keys()[0], topic.partition_keys()[1], SlotKey(1)], ttl_ms=TTL_MS
+    )
     await backend.lead(topic.partition_keys()[2], other)
     released = await backend.store.release_leases(
         mine,
@@ -282,14 +284,18 @@ async def test_a_released_lease_cannot_be_renewed(backend: Backend) -> None:
 async def test_leases_are_listed_partitions_first_in_key_order_with_filters(backend: Backend) -> None:
     one, two = await backend.topic("one", partitions=2), await backend.topic("two", partitions=2)
     mine, other = backend.holder("agent-1"), backend.holder("agent-2")
-    await backend.store.acquire_leases(mine, [SlotKey(9), two.partition_keys()[1], one.partition_keys()[0]], ttl_ms=TTL_MS)
+    await backend.store.acquire_leases(
+        mine, [SlotKey(9), two.partition_keys()[1], one.partition_keys()[0]], ttl_ms=TTL_MS
+    )
     await backend.store.acquire_leases(other, [SlotKey(2), two.partition_keys()[0]], ttl_ms=TTL_MS)
     ordered = sorted([one.partition_keys()[0], *two.partition_keys()])
     everything = await backend.store.list_leases()
     assert [lease.key for lease in everything] == [*ordered, SlotKey(2), SlotKey(9)]
     named = await backend.store.list_leases(agent_id="agent-2")
     assert [lease.key for lease in named] == [two.partition_keys()[0], SlotKey(2)]
-    asked = await backend.store.list_leases(keys=[SlotKey(9), two.partition_keys()[1], one.partition_keys()[1], SlotKey(30)])
+    asked = await backend.store.list_leases(
+        keys=[SlotKey(9), two.partition_keys()[1], one.partition_keys()[1], SlotKey(30)]
+    )
     assert [lease.key for lease in asked] == [two.partition_keys()[1], SlotKey(9)]
     both = await backend.store.list_leases(agent_id="agent-2", keys=[SlotKey(9), two.partition_keys()[0]])
     assert [lease.key for lease in both] == [two.partition_keys()[0]]
@@ -368,7 +374,7 @@ async def test_s3_11_of_eight_contenders_exactly_one_wins_fifty_times(backend: B
     stores = [backend.store, *[await backend.open_another() for _ in range(3)]]
     topic = await backend.topic("orders", partitions=50)
     holders = [backend.holder(f"agent-{turn}") for turn in range(8)]
-    for key in list(topic.partition_keys()):
+    for key in topic.partition_keys():
         answers = await asyncio.gather(
             *(stores[turn % 4].acquire_leases(holder, [key], ttl_ms=TTL_MS) for turn, holder in enumerate(holders))
         )

@@ -168,7 +168,8 @@ async def test_s3_2_a_topic_grows_and_keeps_what_it_has(backend: Backend) -> Non
     topic = await backend.topic("orders", partitions=1)
     lease = await backend.lead(topic.partition_keys()[0])
     await backend.store.commit_leased(
-        backend.append_id(), [leased_slice(topic.partition_keys()[0], backend.object(), batch(5), epoch=lease.epoch, base=0)]
+        backend.append_id(),
+        [leased_slice(topic.partition_keys()[0], backend.object(), batch(5), epoch=lease.epoch, base=0)],
     )
     grown = await backend.store.grow_topic(topic.topic_id, 3)
     assert (grown.partition_count, grown.version) == (3, topic.version + 1)
