@@ -1,0 +1,265 @@
+"""S3.15: no damaged segment passes, whether by accident or with right CRCs."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from dataclasses import replace
+
+import lz4.block
+import pytest
+from crc32c import crc32c
+from format_samples import damages, make_batch
+from segment_samples import BATCHES, Compression, build, lz4_segment, read_ranged, reseal
+
+from streamhouse.core.errors import CorruptBatch, CorruptSegment, UnsupportedVersion
+from streamhouse.core.limits import MAX_BLOCK_BYTES, MAX_SEGMENT_BYTES, MIB
+from streamhouse.formats.segment_v1 import (
+    HEAD_BYTES,
+    BlockCodec,
+    BlockInfo,
+    parse_footer,
+)
+from streamhouse.formats.segment_v1_index import parse_index
+from streamhouse.formats.segment_v1_reader import (
+    RangedReader,
+    decode_block,
+    read_segment,
+    verify_segment,
+)
+from streamhouse.wire import batch as wire
+
+DETECTED = (CorruptSegment, CorruptBatch, UnsupportedVersion)
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4"])
+def test_every_flipped_bit_of_a_segment_is_detected(compression: Compression) -> None:
+    data, _ = build(BATCHES[:3], compression=compression, target=300)
+    for bit in range(8 * len(data)):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(DETECTED):
+            verify_segment(damaged)
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4"])
+def test_every_truncation_of_a_segment_is_detected(compression: Compression) -> None:
+    data, _ = build(BATCHES, compression=compression)
+    for length in range(len(data)):
+        with pytest.raises(CorruptSegment):
+            verify_segment(data[:length])
+        with pytest.raises(CorruptSegment):
+            read_ranged(data[:length])
+    with pytest.raises(CorruptSegment):
+        verify_segment(data + b"\0")
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4"])
+def test_every_flipped_bit_in_the_ranges_a_read_touches_is_detected(compression: Compression) -> None:
+    data, finished = build(BATCHES, compression=compression)
+    block = finished.blocks[1]
+    touched = [*range(block.file_offset, block.file_offset + block.stored_length)]
+    touched += range(finished.footer.index_offset, len(data))
+
+    def read(damaged: bytes | bytearray) -> memoryview:
+        found = read_ranged(bytes(damaged)).index.blocks_from(block.base_offset)[0]
+        return decode_block(damaged[found.file_offset : found.file_offset + found.stored_length], found)
+
+    assert wire.read_header(read(data)).base_offset == block.base_offset
+    for at in touched:
+        damaged = bytearray(data)
+        damaged[at] ^= 1 << at % 8
+        with pytest.raises((CorruptSegment, UnsupportedVersion)):
+            read(damaged)
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4"])
+def test_ten_thousand_damaged_segments_are_all_detected(compression: Compression) -> None:
+    data, _ = build(BATCHES[:6], compression=compression)
+    for kind, damaged in damages(data, count=10_000, seed=15):
+        try:
+            verify_segment(damaged)
+        except DETECTED:
+            continue
+        pytest.fail(f"{kind} passed")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"index_offset": 0},
+        {"index_offset": 2**63},
+        {"index_length": 2**32 - 1},
+        {"block_count": 0},
+        {"block_count": 2**32 - 1},
+        {"record_count": 2**64 - 1},
+        {"record_count": 1},
+        {"base_offset": -1, "sparse": True},
+        {"end_offset": 2**63 - 1, "sparse": True},
+        {"base_offset": 150, "record_count": 0},
+    ],
+)
+def test_a_footer_that_makes_no_sense_under_a_right_crc_is_refused(changes: dict[str, int]) -> None:
+    data, finished = build(BATCHES)
+    with pytest.raises(CorruptSegment):
+        parse_footer(reseal(data, finished, **changes), len(data))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"block_count": 5},
+        {"base_offset": 101, "record_count": 49},
+        {"end_offset": 148, "record_count": 49},
+        {"index_crc": 1},
+        {"sparse": True, "record_count": 3},
+    ],
+)
+def test_a_footer_at_odds_with_its_index_is_refused(changes: dict[str, int]) -> None:
+    data, finished = build(BATCHES)
+    with pytest.raises(CorruptSegment, match="segment index"):
+        read_segment(reseal(data, finished, **changes))
+
+
+@pytest.mark.parametrize("at", [0, -1])
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"end_offset": 2**40},
+        {"record_count": 1},
+        {"record_count": 10**6},
+        {"max_timestamp_ms": 2**50},
+        {"stored_length": 1},
+        {"stored_length": 2**60},
+        {"codec": BlockCodec.LZ4, "raw_length": MAX_BLOCK_BYTES + 1},
+        {"codec": BlockCodec.LZ4, "raw_length": MAX_BLOCK_BYTES},
+        {"codec": BlockCodec.LZ4, "raw_length": 10},
+    ],
+)
+def test_an_index_that_makes_no_sense_under_a_right_crc_is_refused(
+    changes: dict[str, int], sparse: bool, at: int
+) -> None:
+    data, finished = build(BATCHES, sparse=sparse)
+    blocks = list(finished.blocks)
+    blocks[at] = replace(blocks[at], **changes)
+    if at == 0 and "end_offset" in changes:
+        blocks = blocks[:1]
+    with pytest.raises(CorruptSegment, match="segment index"):
+        read_segment(reseal(data, finished, blocks))
+
+
+def test_an_index_that_leaves_bytes_unaccounted_is_refused() -> None:
+    data, finished = build(BATCHES)
+    footer, blocks = finished.footer, list(finished.blocks)
+    blocks[-1] = replace(blocks[-1], stored_length=blocks[-1].stored_length - 1)
+    with pytest.raises(CorruptSegment, match="blocks end at byte"):
+        read_segment(reseal(data, finished, blocks))
+    index = data[footer.index_offset : footer.index_range.end] + b"\0"
+    with pytest.raises(CorruptSegment, match="blocks end at byte"):
+        parse_index(index, replace(footer, index_length=len(index), index_crc=crc32c(index)))
+
+
+def test_r18_a_gap_between_blocks_is_refused_unless_keys_were_compacted() -> None:
+    batches = [make_batch(base_offset=10, count=3), make_batch(base_offset=20, count=3)]
+    data, finished = build(batches, sparse=True, target=1)
+    read_segment(data)
+    dense = replace(finished.footer, sparse=False, end_offset=22)
+    with pytest.raises(CorruptSegment, match="after 12"):
+        parse_index(data[dense.index_offset : dense.index_range.end], dense)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"crc32c": 1},
+        {"codec": BlockCodec.LZ4},
+        {"max_timestamp_ms": 5},
+    ],
+)
+def test_a_block_at_odds_with_the_index_is_refused(changes: dict[str, int]) -> None:
+    data, finished = build(BATCHES)
+    blocks = [*finished.blocks[:-1], replace(finished.blocks[-1], **changes)]
+    damaged = reseal(data, finished, blocks)
+    read_segment(damaged)
+    with pytest.raises(CorruptSegment, match="segment block"):
+        verify_segment(damaged)
+
+
+def test_a_footers_times_are_verified() -> None:
+    data, finished = build(BATCHES)
+    with pytest.raises(CorruptSegment, match="the index says"):
+        verify_segment(reseal(data, finished, max_timestamp_ms=0))
+    with pytest.raises(CorruptSegment, match="earliest"):
+        verify_segment(reseal(data, finished, min_timestamp_ms=0))
+
+
+def test_batches_out_of_order_inside_a_block_are_refused() -> None:
+    """As many records as offsets, and the right first and last one: only the order gives it away."""
+    jumbled = b"".join(make_batch(base_offset=base, count=count) for base, count in ((0, 3), (1, 1), (4, 2)))
+    good, finished = build([make_batch(base_offset=0, count=6, payload=bytes(len(jumbled) - 61))], target=10_000)
+    block = replace(finished.blocks[0], crc32c=crc32c(jumbled))
+    data = good[:HEAD_BYTES] + jumbled + good[finished.footer.index_offset :]
+    with pytest.raises(CorruptSegment, match="at offset 1 where 3 is next"):
+        verify_segment(reseal(data, finished, [block]))
+
+
+def test_a_block_that_would_inflate_over_the_limit_is_not_inflated() -> None:
+    stored = lz4.block.compress(bytes(100), store_size=False)
+    block = BlockInfo(
+        file_offset=HEAD_BYTES,
+        stored_length=len(stored),
+        raw_length=MAX_BLOCK_BYTES + 1,
+        codec=BlockCodec.LZ4,
+        base_offset=0,
+        end_offset=0,
+        record_count=1,
+        max_timestamp_ms=0,
+        crc32c=crc32c(stored),
+    )
+    with pytest.raises(CorruptSegment, match=f"{MAX_BLOCK_BYTES + 1} bytes inflated"):
+        decode_block(stored, block)
+
+
+def test_hostile_lz4_blocks_cost_no_more_than_they_state() -> None:
+    honest = lz4.block.compress(bytes(4 * MIB), store_size=False)
+    hostile = [
+        lz4_segment(honest, 2 * MIB)[0],  # inflates to more than it says
+        lz4_segment(honest[: len(honest) // 2], 4 * MIB)[0],  # cut
+        lz4_segment(random.Random(2).randbytes(5000), MIB)[0],
+        lz4_segment(b"\0" * 100, 25_000)[0],
+        lz4_segment(b"\0" * 100, MAX_BLOCK_BYTES)[0],  # cannot come out of 100 bytes
+        lz4_segment(bytes(MIB), MAX_BLOCK_BYTES + 1)[0],
+        lz4_segment(lz4.block.compress(bytes(70), store_size=False), 71)[0],  # inflates to less than it says
+    ]
+    tracemalloc.start()
+    try:
+        for data in hostile:
+            with pytest.raises(CorruptSegment):
+                verify_segment(data)
+        assert tracemalloc.get_traced_memory()[1] < 16 * MIB
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_number_without_end_in_the_index_is_refused() -> None:
+    data, finished = build(BATCHES)
+    for index in (b"\xff" * finished.footer.index_length, b"\x80" * (finished.footer.index_length - 1) + b"\1"):
+        with pytest.raises(CorruptSegment):
+            parse_index(index, replace(finished.footer, index_crc=crc32c(index)))
+    for cut in range(1, 40):
+        index = data[finished.footer.index_offset :][: finished.footer.index_length - cut]
+        shorter = replace(finished.footer, index_length=len(index), index_crc=crc32c(index))
+        with pytest.raises(CorruptSegment):
+            parse_index(index, shorter)
+
+
+def test_an_object_over_the_limit_is_refused_by_its_size() -> None:
+    data, _ = build(BATCHES)
+    with pytest.raises(CorruptSegment, match="over the limit"):
+        parse_footer(data, MAX_SEGMENT_BYTES + 1)
+    with pytest.raises(CorruptSegment, match="cannot hold"):
+        parse_footer(b"", 0)
+    empty = RangedReader(0)
+    with pytest.raises(CorruptSegment):
+        empty.feed(b"")
