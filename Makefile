@@ -27,10 +27,9 @@ test: setup-services ## every test, on a real PostgreSQL and a real S3 server (A
 	@$(VENV)/python -m pytest $(ARGS)
 
 check: setup ## format, lint, types, the import contract
-	@$(VENV)/ruff format --check .
-	@$(VENV)/ruff check .
-	@$(VENV)/mypy
-	@$(VENV)/lint-imports
+	@failed=0; for step in "ruff format --check ." "ruff check ." mypy lint-imports; do \
+		echo "check: $$step" >&2; $(VENV)/$$step || failed=1; \
+	done; exit $$failed
 
 format: setup ## put the code into shape
 	@$(VENV)/ruff format .
