@@ -23,7 +23,7 @@ from streamhouse.metadata.contract import (
     Verdict,
     WriteMode,
 )
-from streamhouse.metadata.sqlite.appends import Appends, Tail, find_tail
+from streamhouse.metadata.sqlite.appends import Appends, Tail, find_tails
 from streamhouse.metadata.sqlite.producers import Windows
 from streamhouse.metadata.sqlite.rows import lock_order, topic_id_of
 from streamhouse.metadata.sqlite.shell import Shell
@@ -37,11 +37,11 @@ _NOTHING_YET: Final = -(2**62)
 def commit_leased(tx: Tx, append_id: AppendId, slices: Sequence[LeasedSlice]) -> list[SliceOutcome]:
     outcomes, newest_object_ms = _committed_before(tx, append_id)
     repeated = len(outcomes)
-    appends, windows = Appends(tx), Windows(tx)
-    for piece in sorted(slices, key=lambda piece: lock_order(piece.key)):
-        if piece.key in outcomes:
-            continue
-        outcome = _commit_leased_slice(tx, piece, appends, windows)
+    fresh = sorted((piece for piece in slices if piece.key not in outcomes), key=lambda piece: lock_order(piece.key))
+    appends, windows = Appends(tx), Windows(tx, fresh)
+    tails = find_tails(tx, [piece.key for piece in fresh])
+    for piece in fresh:
+        outcome = _commit_leased_slice(tails.get(piece.key), piece, appends, windows)
         outcomes[piece.key] = outcome
         if outcome.verdict is Verdict.COMMITTED:
             newest_object_ms = max(newest_object_ms, piece.object.created_at_ms)
@@ -77,8 +77,7 @@ def refusal(tail: Tail, verdict: Verdict) -> SliceOutcome:
     return SliceOutcome(key=tail.key, verdict=verdict, high_watermark=tail.watermark, leader_epoch=tail.leader_epoch)
 
 
-def _commit_leased_slice(tx: Tx, piece: LeasedSlice, appends: Appends, windows: Windows) -> SliceOutcome:
-    tail = find_tail(tx, piece.key)
+def _commit_leased_slice(tail: Tail | None, piece: LeasedSlice, appends: Appends, windows: Windows) -> SliceOutcome:
     if tail is None:
         return SliceOutcome(key=piece.key, verdict=Verdict.GONE)
     against = judge_leased(
@@ -89,7 +88,7 @@ def _commit_leased_slice(tx: Tx, piece: LeasedSlice, appends: Appends, windows: 
     offset = piece.base_offset
     for batch in piece.batches:
         if batch.producer_id != NO_PRODUCER:
-            windows.of(piece.key, batch.producer_id).record(batch, offset)
+            windows.record(piece.key, batch, offset)
         offset += batch.record_count
     appends.append(
         tail,
@@ -117,19 +116,19 @@ def commit_leaderless(
 ) -> list[SliceOutcome]:
     outcomes, newest_object_ms = _committed_before(tx, append_id)
     repeated = len(outcomes)
-    appends, windows = Appends(tx), Windows(tx)
-    for piece in sorted(slices, key=lambda piece: lock_order(piece.key)):
-        if piece.key not in outcomes:
-            outcomes[piece.key] = _commit_leaderless_slice(tx, blob, piece, appends, windows)
+    fresh = sorted((piece for piece in slices if piece.key not in outcomes), key=lambda piece: lock_order(piece.key))
+    appends, windows = Appends(tx), Windows(tx, fresh)
+    tails = find_tails(tx, [piece.key for piece in fresh])
+    for piece in fresh:
+        outcomes[piece.key] = _commit_leaderless_slice(tails.get(piece.key), blob, piece, appends, windows)
     _write(tx, appends, windows)
     _remember(tx, append_id, outcomes, max(newest_object_ms, blob.created_at_ms), was_known=repeated > 0)
     return [outcomes[piece.key] for piece in slices]
 
 
 def _commit_leaderless_slice(
-    tx: Tx, blob: ObjectRef, piece: LeaderlessSlice, appends: Appends, windows: Windows
+    tail: Tail | None, blob: ObjectRef, piece: LeaderlessSlice, appends: Appends, windows: Windows
 ) -> SliceOutcome:
-    tail = find_tail(tx, piece.key)
     if tail is None:
         return SliceOutcome(key=piece.key, verdict=Verdict.GONE)
     against = judge_leaderless(tail, object_stamp_ms=blob.created_at_ms)
@@ -182,11 +181,10 @@ def _commit_leaderless_slice(
 
 def _judge_batch(windows: Windows, key: PartitionKey, batch: BatchRun, next_offset: int) -> BatchOutcome:
     if batch.producer_id != NO_PRODUCER:
-        window = windows.of(key, batch.producer_id)
-        answer = window.judge(batch)
+        answer = windows.judge(key, batch)
         if answer is not None:
             return answer
-        window.record(batch, next_offset)
+        windows.record(key, batch, next_offset)
     return BatchOutcome(verdict=BatchVerdict.APPENDED, base_offset=next_offset)
 
 

@@ -21,7 +21,7 @@ from streamhouse.metadata.contract import (
     SliceOutcome,
     Verdict,
 )
-from streamhouse.metadata.sqlite.appends import Appends, Tail, find_tail
+from streamhouse.metadata.sqlite.appends import Appends, Tail, find_tails
 from streamhouse.metadata.sqlite.commits import judge_leaderless, judge_leased, refusal
 from streamhouse.metadata.sqlite.objects import add_references, drop_references, gc_horizon_ms
 from streamhouse.metadata.sqlite.rows import sql_key, topic_id_of
@@ -149,7 +149,7 @@ def adopt_intent(tx: Tx, key: IntentKey, partition: int, *, epoch: int, base_off
     if not share:
         raise NotFound(f"batch {key.batch_id} of query {key.query_id} has nothing for partition {partition}")
     log = PartitionKey(key.topic_id, partition)
-    tail = find_tail(tx, log)
+    tail = find_tails(tx, [log]).get(log)
     if tail is None:
         return SliceOutcome(key=log, verdict=Verdict.GONE)
     if share[0][1] is not None:

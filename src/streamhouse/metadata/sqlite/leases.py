@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import lru_cache
+from typing import Any, Final
 from uuid import UUID
 
 from streamhouse.core.errors import DurabilityMismatch, MetadataError
@@ -31,23 +32,27 @@ from streamhouse.metadata.contract import (
 from streamhouse.metadata.sqlite.agents import refuse_superseded
 from streamhouse.metadata.sqlite.rows import lock_order, optional_uuid, sql_key, topic_id_of
 from streamhouse.metadata.sqlite.shell import Shell
-from streamhouse.metadata.sqlite.transactions import Row, Tx
+from streamhouse.metadata.sqlite.transactions import Tx
 
+_STANDING: Final = """p.topic, p.write_mode, p.leader_epoch, p.high_watermark, l.leader_agent_id, l.lease_expires_at,
+    l.acquired_at, hex(l.incarnation), hex(l.wal_id)"""
 # A lease row of a deleted topic stays under its name; only rows of this very topic say who leads it (R19).
-_PARTITION_STANDING: Final = """
-    SELECT p.topic_id, p.partition_id, p.topic, p.write_mode, p.leader_epoch, p.high_watermark,
-        l.leader_agent_id, l.lease_expires_at, l.acquired_at, l.incarnation, l.wal_id
-    FROM partitions p
-    {join} partition_leases l ON l.topic = p.topic AND l.partition_id = p.partition_id AND l.topic_id = p.topic_id"""
-_ONE_PARTITION: Final = _PARTITION_STANDING.format(join="LEFT JOIN") + " WHERE p.topic_id = ? AND p.partition_id = ?"
-_LEASED_PARTITIONS: Final = (
-    _PARTITION_STANDING.format(join="JOIN")
-    + """
-    WHERE ? IS NULL OR l.leader_agent_id = ? ORDER BY p.topic_id, p.partition_id"""
-)
+_LEASE_OF_P: Final = """
+    partition_leases l ON l.topic = p.topic AND l.partition_id = p.partition_id AND l.topic_id = p.topic_id"""
+_ASKED_PARTITIONS: Final = f"""
+    WITH asked (number, topic_id, partition_id) AS (VALUES {{rows}})
+    SELECT json_group_array(json_array(number, {_STANDING}))
+    FROM asked CROSS JOIN partitions p ON p.topic_id = asked.topic_id AND p.partition_id = asked.partition_id
+    LEFT JOIN {_LEASE_OF_P}"""
+_LEASED_PARTITIONS: Final = f"""
+    SELECT p.topic_id, p.partition_id, {_STANDING}
+    FROM partition_leases l CROSS JOIN partitions p
+        ON p.topic_id = l.topic_id AND p.partition_id = l.partition_id {{where}}
+    ORDER BY p.topic_id, p.partition_id"""
 
-_SLOT_STANDING: Final = """
-    SELECT slot, epoch, leader_agent_id, lease_expires_at, acquired_at, incarnation, wal_id FROM coordinator_slots"""
+_SLOTS: Final = """
+    SELECT slot, epoch, leader_agent_id, lease_expires_at, acquired_at, hex(incarnation), hex(wal_id)
+    FROM coordinator_slots ORDER BY slot"""
 
 _RECORD_LEASE: Final = """
     INSERT INTO partition_leases (topic, partition_id, leader_agent_id, lease_expires_at, acquired_at, epoch, topic_id,
@@ -97,11 +102,21 @@ class Standing:
 
 
 def find_standing(tx: Tx, key: LeaseKey) -> Standing | None:
-    if isinstance(key, SlotKey):
-        row = tx.row(f"{_SLOT_STANDING} WHERE slot = ?", (key.slot,))
-        return None if row is None else _slot_standing(row)
-    row = tx.row(_ONE_PARTITION, sql_key(key))
-    return None if row is None else _partition_standing(row, key)
+    return find_standings(tx, [key]).get(key)
+
+
+def find_standings(tx: Tx, keys: Sequence[LeaseKey]) -> dict[LeaseKey, Standing]:
+    """Those that exist."""
+    partitions = [key for key in keys if isinstance(key, PartitionKey)]
+    asked = [(number, *sql_key(key)) for number, key in enumerate(partitions)]
+    found: dict[LeaseKey, Standing] = {}
+    for number, *row in tx.json_rows(_ASKED_PARTITIONS, asked):
+        key = partitions[number]
+        found[key] = _partition_standing(key, row)
+    if len(partitions) < len(keys):
+        slots = [_slot_standing(row) for row in tx.rows(_SLOTS)]
+        found.update((standing.key, standing) for standing in slots if standing.key in keys)
+    return found
 
 
 def take(tx: Tx, standing: Standing, holder: Holder, *, expires_at_ms: int) -> Standing:
@@ -173,13 +188,13 @@ def _take_partition(tx: Tx, key: PartitionKey, taken: Standing, holder: Holder) 
 def acquire_leases(tx: Tx, holder: Holder, keys: Sequence[LeaseKey], *, ttl_ms: int | None) -> list[AcquireOutcome]:
     refuse_superseded(tx, holder.agent_id, holder.incarnation)
     check_binding(tx, holder.wal_id, ttl_ms)
-    outcomes = {key: _acquire(tx, holder, key, ttl_ms) for key in in_lock_order(keys)}
+    standings = find_standings(tx, keys)
+    outcomes = {key: _acquire(tx, holder, key, standings.get(key), ttl_ms) for key in in_lock_order(keys)}
     notify_leaders(tx, [key for key, outcome in outcomes.items() if outcome.verdict is AcquireVerdict.ACQUIRED])
     return [outcomes[key] for key in keys]
 
 
-def _acquire(tx: Tx, holder: Holder, key: LeaseKey, ttl_ms: int | None) -> AcquireOutcome:
-    standing = find_standing(tx, key)
+def _acquire(tx: Tx, holder: Holder, key: LeaseKey, standing: Standing | None, ttl_ms: int | None) -> AcquireOutcome:
     if standing is None or not standing.leased:
         return AcquireOutcome(key=key, verdict=AcquireVerdict.GONE, lease=None)
     verdict = _verdict(standing, holder, ttl_ms, tx.now_ms)
@@ -205,10 +220,11 @@ def renew_leases(tx: Tx, holder: Holder, held: Sequence[HeldLease], *, ttl_ms: i
     if ttl_ms is None:
         check_binding(tx, holder.wal_id, ttl_ms)
     expires_at_ms = expiry(tx, ttl_ms)
+    standings = find_standings(tx, [mine.key for mine in held])
     outcomes: list[RenewOutcome] = []
     renewed: list[Standing] = []
     for mine in held:
-        standing = find_standing(tx, mine.key)
+        standing = standings.get(mine.key)
         ok = standing is not None and standing.is_live(tx.now_ms) and _is_mine(standing, holder, mine)
         if standing is not None and ok:
             standing.expires_at_ms = max(standing.expires_at_ms, expires_at_ms)
@@ -220,10 +236,11 @@ def renew_leases(tx: Tx, holder: Holder, held: Sequence[HeldLease], *, ttl_ms: i
 
 
 def release_leases(tx: Tx, holder: Holder, held: Sequence[HeldLease]) -> list[LeaseKey]:
+    standings = find_standings(tx, [mine.key for mine in held])
     released: list[Standing] = []
     ended: list[LeaseKey] = []
     for mine in held:
-        standing = find_standing(tx, mine.key)
+        standing = standings.get(mine.key)
         if standing is not None and _is_mine(standing, holder, mine):
             if standing.is_live(tx.now_ms):
                 ended.append(mine.key)
@@ -236,10 +253,15 @@ def release_leases(tx: Tx, holder: Holder, held: Sequence[HeldLease]) -> list[Le
 
 def list_leases(tx: Tx, *, agent_id: str | None, keys: Sequence[LeaseKey] | None) -> list[Lease]:
     if keys is None:
-        found = [_partition_standing(row) for row in tx.rows(_LEASED_PARTITIONS, (agent_id, agent_id))]
-        found += [_slot_standing(row) for row in tx.rows(f"{_SLOT_STANDING} ORDER BY slot")]
+        sql = _LEASED_PARTITIONS.format(where="" if agent_id is None else "WHERE l.leader_agent_id = ?")
+        found = [
+            _partition_standing(PartitionKey(topic_id_of(topic_id), partition), row)
+            for topic_id, partition, *row in tx.rows(sql, () if agent_id is None else (agent_id,))
+        ]
+        found += [_slot_standing(row) for row in tx.rows(_SLOTS)]
     else:
-        found = [standing for key in in_lock_order(set(keys)) if (standing := find_standing(tx, key)) is not None]
+        standings = find_standings(tx, keys)
+        found = [standings[key] for key in in_lock_order(set(keys)) if key in standings]
     leases = [lease for standing in found if (lease := standing.lease(tx.now_ms)) is not None]
     return [lease for lease in leases if agent_id is None or lease.agent_id == agent_id]
 
@@ -281,10 +303,11 @@ def _is_mine(standing: Standing, holder: Holder, mine: HeldLease) -> bool:
 
 
 def _set_expiries(tx: Tx, standings: Sequence[Standing]) -> None:
-    tx.run_many(
-        "UPDATE partition_leases SET lease_expires_at = ? WHERE topic = ? AND partition_id = ?",
+    tx.run_rows(
+        "UPDATE partition_leases SET lease_expires_at = renewed.column3 FROM (VALUES {rows}) AS renewed "
+        "WHERE topic = renewed.column1 AND partition_id = renewed.column2",
         [
-            (standing.expires_at_ms, standing.topic, standing.key.partition)
+            (standing.topic, standing.key.partition, standing.expires_at_ms)
             for standing in standings
             if isinstance(standing.key, PartitionKey)
         ],
@@ -295,10 +318,10 @@ def _set_expiries(tx: Tx, standings: Sequence[Standing]) -> None:
     )
 
 
-def _partition_standing(row: Row, key: PartitionKey | None = None) -> Standing:
-    topic_id, partition, topic, mode, epoch, watermark, agent_id, expires_at, acquired_at, incarnation, wal_id = row
+def _partition_standing(key: PartitionKey, row: Sequence[Any]) -> Standing:
+    topic, mode, epoch, watermark, agent_id, expires_at, acquired_at, incarnation, wal_id = row
     return Standing(
-        key=key or PartitionKey(topic_id_of(topic_id), partition),
+        key=key,
         topic=topic,
         leased=mode == WriteMode.LEASED,
         epoch=epoch,
@@ -306,12 +329,12 @@ def _partition_standing(row: Row, key: PartitionKey | None = None) -> Standing:
         agent_id=agent_id,
         expires_at_ms=int(expires_at or 0),  # written by hand it may be a fraction
         acquired_at_ms=int(acquired_at or 0),
-        incarnation=optional_uuid(incarnation),
-        wal_id=optional_uuid(wal_id),
+        incarnation=_uuid_of(incarnation),
+        wal_id=_uuid_of(wal_id),
     )
 
 
-def _slot_standing(row: Row) -> Standing:
+def _slot_standing(row: Sequence[Any]) -> Standing:
     slot, epoch, agent_id, expires_at, acquired_at, incarnation, wal_id = row
     return Standing(
         key=SlotKey(slot),
@@ -322,9 +345,15 @@ def _slot_standing(row: Row) -> Standing:
         agent_id=agent_id,
         expires_at_ms=expires_at,
         acquired_at_ms=acquired_at,
-        incarnation=optional_uuid(incarnation),
-        wal_id=optional_uuid(wal_id),
+        incarnation=_uuid_of(incarnation),
+        wal_id=_uuid_of(wal_id),
     )
+
+
+@lru_cache(maxsize=1024)
+def _uuid_of(digits: str) -> UUID | None:
+    """An agent's leases all carry the same two. ``hex`` of no value is no digits."""
+    return UUID(hex=digits) if digits else None
 
 
 class LeaseCalls(Shell):

@@ -89,13 +89,16 @@ def scan_entries(tx: Tx, ranges: Sequence[ScanRange], *, limit: int) -> list[Ent
 
 
 def _scan(tx: Tx, partition: PartitionState, wanted: ScanRange, limit: int) -> EntryPage:
+    stop = _ENDLESS if wanted.to_offset is None else wanted.to_offset
+    if stop <= wanted.from_offset:
+        return EntryPage(partition=partition, entries=(), more=False)
     rows = tx.rows(
         _RANGE,
         {
             "topic_id": wanted.key.topic_id.bytes,
             "partition": wanted.key.partition,
             "start": wanted.from_offset,
-            "stop": _ENDLESS if wanted.to_offset is None else wanted.to_offset,
+            "stop": stop,
             "limit": limit + 1,
         },
     )

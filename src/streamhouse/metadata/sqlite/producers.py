@@ -4,51 +4,71 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from streamhouse.core.ids import PartitionKey
 from streamhouse.metadata import checks
-from streamhouse.metadata.contract import ProducerBatch, ProducerState
+from streamhouse.metadata.contract import (
+    NO_PRODUCER,
+    BatchOutcome,
+    BatchRun,
+    LeaderlessSlice,
+    LeasedSlice,
+    ProducerBatch,
+    ProducerState,
+)
 from streamhouse.metadata.dedup import ProducerWindow
 from streamhouse.metadata.sqlite.rows import sql_key
 from streamhouse.metadata.sqlite.shell import Shell
 from streamhouse.metadata.sqlite.transactions import Tx
 
+_FIND: Final = """
+    WITH asked (number, topic_id, partition_id, producer_id) AS (VALUES {rows})
+    SELECT json_group_array(json_array(number, producer_epoch, json(batches)))
+    FROM asked CROSS JOIN producer_windows w
+        ON w.topic_id = asked.topic_id AND w.partition_id = asked.partition_id AND w.producer_id = asked.producer_id"""
+
+_SAVE: Final = """
+    INSERT INTO producer_windows (topic_id, partition_id, producer_id, producer_epoch, batches, updated_at)
+    VALUES {rows}
+    ON CONFLICT (topic_id, partition_id, producer_id) DO UPDATE SET
+        producer_epoch = excluded.producer_epoch, batches = excluded.batches, updated_at = excluded.updated_at"""
+
 
 class Windows:
-    """The windows that one commit touches: each loaded once, all written back together."""
+    """The windows of every producer that a commit lists: loaded together, written back together."""
 
-    __slots__ = ("_loaded", "_tx")
+    __slots__ = ("_touched", "_tx", "_windows")
 
-    def __init__(self, tx: Tx) -> None:
+    def __init__(self, tx: Tx, slices: Sequence[LeasedSlice] | Sequence[LeaderlessSlice]) -> None:
         self._tx = tx
-        self._loaded: dict[tuple[PartitionKey, int], ProducerWindow] = {}
+        self._touched: set[tuple[PartitionKey, int]] = set()
+        listed = {
+            (piece.key, batch.producer_id): None
+            for piece in slices
+            for batch in piece.batches
+            if batch.producer_id != NO_PRODUCER
+        }
+        names = list(listed)
+        self._windows = {name: ProducerWindow() for name in names}
+        asked = [(number, *sql_key(key), producer_id) for number, (key, producer_id) in enumerate(names)]
+        for number, epoch, batches in tx.json_rows(_FIND, asked):
+            self._windows[names[number]] = ProducerWindow(epoch, _batches_of(batches))
 
-    def of(self, key: PartitionKey, producer_id: int) -> ProducerWindow:
-        window = self._loaded.get((key, producer_id))
-        if window is None:
-            window = self._loaded[key, producer_id] = self._load(key, producer_id)
-        return window
+    def judge(self, key: PartitionKey, batch: BatchRun) -> BatchOutcome | None:
+        return self._windows[key, batch.producer_id].judge(batch)
 
-    def _load(self, key: PartitionKey, producer_id: int) -> ProducerWindow:
-        row = self._tx.row(
-            "SELECT producer_epoch, batches FROM producer_windows "
-            "WHERE topic_id = ? AND partition_id = ? AND producer_id = ?",
-            (*sql_key(key), producer_id),
-        )
-        return ProducerWindow() if row is None else ProducerWindow(row[0], _batches_of(row[1]))
+    def record(self, key: PartitionKey, batch: BatchRun, base_offset: int) -> None:
+        self._windows[key, batch.producer_id].record(batch, base_offset)
+        self._touched.add((key, batch.producer_id))
 
     def write(self) -> None:
-        """A window that was only looked at counts as touched too: its producer is alive."""
-        self._tx.run_many(
-            "INSERT INTO producer_windows (topic_id, partition_id, producer_id, producer_epoch, batches, updated_at) "
-            "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (topic_id, partition_id, producer_id) DO UPDATE SET "
-            "producer_epoch = excluded.producer_epoch, batches = excluded.batches, updated_at = excluded.updated_at",
-            [
-                (*sql_key(key), producer_id, window.producer_epoch, _batches_json(window.batches), self._tx.now_ms)
-                for (key, producer_id), window in self._loaded.items()
-                if window.batches
-            ],
-        )
+        rows = [
+            (*sql_key(key), producer_id, window.producer_epoch, _batches_json(window.batches), self._tx.now_ms)
+            for (key, producer_id), window in self._windows.items()
+            if (key, producer_id) in self._touched
+        ]
+        self._tx.run_rows(_SAVE, rows)
 
 
 def load_producers(tx: Tx, keys: Sequence[PartitionKey]) -> dict[PartitionKey, list[ProducerState]]:
@@ -62,7 +82,9 @@ def _producers_of(tx: Tx, key: PartitionKey) -> list[ProducerState]:
         sql_key(key),
     )
     return [
-        ProducerState(producer_id=number, producer_epoch=epoch, batches=tuple(_batches_of(text)), updated_at_ms=at)
+        ProducerState(
+            producer_id=number, producer_epoch=epoch, batches=tuple(_batches_of(json.loads(text))), updated_at_ms=at
+        )
         for number, epoch, text, at in rows
     ]
 
@@ -83,10 +105,10 @@ def allocate_producer_ids(tx: Tx, count: int) -> range:
     return range(end - count, end)
 
 
-def _batches_of(text: str) -> list[ProducerBatch]:
+def _batches_of(stored: list[list[int]]) -> list[ProducerBatch]:
     return [
         ProducerBatch(base_sequence=sequence, record_count=count, base_offset=offset)
-        for sequence, count, offset in json.loads(text)
+        for sequence, count, offset in stored
     ]
 
 
