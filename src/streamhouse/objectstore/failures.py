@@ -75,8 +75,11 @@ _HINTS: Final[Mapping[str, str]] = {
     "AuthorizationHeaderMalformed": "set the bucket's region",
     "PermanentRedirect": "set the bucket's region",
 }
+# Without credentials obstore asks the cloud's metadata service for the machine's own.
+_ASKED_THE_MACHINE: Final = ("/latest/api/token", "/latest/meta-data", "/computeMetadata/", "/metadata/identity/")
 _NO_CREDENTIALS_HINT: Final = (
-    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a profile, or run where an instance role is offered"
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or your cloud's own variables), name a profile, or run where the "
+    "machine has a role"
 )
 
 
@@ -88,7 +91,7 @@ def from_obstore(error: Exception, what: str) -> StreamHouseError:
     hint = _HINTS.get(code)
     if isinstance(error, AlreadyExistsError) or status == 412:
         return ObjectExists(f"{what} failed: the key is taken")
-    if "/latest/api/token" in text or "/latest/meta-data" in text:
+    if any(mark in text for mark in _ASKED_THE_MACHINE):
         return StoreUnavailable(f"{what} failed: no credentials were found", hint=_NO_CREDENTIALS_HINT)
     if code in _MISCONFIGURED or status in (301, 307):
         return StoreMisconfigured(line, hint=hint)
