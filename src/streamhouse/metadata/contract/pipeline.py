@@ -55,11 +55,12 @@ class Intent:
 
 class IntentVerdict(StrEnum):
     REGISTERED = "registered"
-    """Mine won, now or on an earlier sending of the same slices; wait until it is complete."""
+    """Mine won, now or on an earlier sending of the same slices; wait until it is complete. Also the answer when it is
+    complete already: the winner must never be told to discard what is in the log."""
     PENDING = "pending"
     """Another manifest for this batch was first; discard mine and wait for it."""
     COMPLETE = "complete"
-    """This batch is in the log already; discard mine."""
+    """Another manifest for this batch is in the log already, or it has no rows; discard mine."""
     PREVIOUS_INCOMPLETE = "previous_incomplete"
     """An earlier batch of this query is not complete yet; wait and send again."""
     STALE_OBJECT = "stale_object"
