@@ -200,6 +200,7 @@ BROKEN: dict[str, dict[str, object]] = {
     "store.request_timeout": {"store.request_timeout": "2m"},
     "flush.interval": {"flush.interval": "2s"},
     "segment.max_bytes": {"segment.max_bytes": "10MiB", "memory.write_buffer_bytes": "16MiB"},
+    "wal.file_bytes": {"wal.file_bytes": "1GiB", "wal.max_bytes": "1GiB"},
     "store.access_key_id": {"store.access_key_id": "AKIA"},
     "durability": {"durability": "wal", "metadata.url": "postgresql://u:hush@host/db"},
 }

@@ -28,6 +28,10 @@
     │   ├── MetadataUnavailable         unreachable, or retries ran out
     │   ├── SchemaTooNew                written by a newer StreamHouse
     │   └── DurabilityMismatch          wal_id or durability mode differs from the stored one (R2)
+    ├── WalError                        the write-ahead log
+    │   └── WalFailed                   a write or sync failed: this process acknowledges nothing any more
+    │       └── WalOutcomeUnknown       … while this frame was on its way: it may be on the disk, or not
+    ├── BackPressureRejected            memory or disk is full of what is not committed yet; nothing was taken
     ├── NotFound
     │   ├── TopicNotFound
     │   ├── PartitionNotFound
@@ -40,6 +44,7 @@
     │   ├── ServiceMissing              its program is nowhere to be found
     │   └── ServiceFailed               it did not start, or does not keep a promise we need
     └── Conflict                        lost a race, or fenced off
+        ├── WalInUse                    another process holds the WAL's directory
         ├── LeaseHeldByOther
         ├── NotLeader
         ├── StaleEpoch
@@ -215,6 +220,30 @@ class DurabilityMismatch(MetadataError):
     default_hint = "start with the data directory that belongs to this metadata store, or drain it first"
 
 
+# Write-ahead log.
+
+
+class WalError(StreamHouseError):
+    kafka_code = 56  # KAFKA_STORAGE_ERROR
+    http_status = 503
+
+
+class WalFailed(WalError):
+    retriable = True  # elsewhere, or once this process has been started anew
+    default_hint = "see to the disk, then restart this process; nothing it acknowledged is lost"
+
+
+class WalOutcomeUnknown(WalFailed):
+    kafka_code = 20  # NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+
+class BackPressureRejected(StreamHouseError):
+    kafka_code = 19  # NOT_ENOUGH_REPLICAS
+    http_status = 503
+    retriable = True
+    default_hint = "send again a little later"
+
+
 # Things that are not there, or already are.
 
 
@@ -270,6 +299,10 @@ class ServiceFailed(ServiceError):
 
 class Conflict(StreamHouseError):
     http_status = 409
+
+
+class WalInUse(Conflict):
+    default_hint = "stop the other process, or give this one its own wal.dir"
 
 
 class LeaseHeldByOther(Conflict):

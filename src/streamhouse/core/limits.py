@@ -27,6 +27,11 @@ MAX_BLOCK_BYTES: Final = 128 * MIB  # a block holds whole batches: one largest b
 TARGET_BLOCK_BYTES: Final = 1 * MIB  # one ranged GET is worth about 1 MB: below, request cost dominates
 MAX_WAL_FRAME_BYTES: Final = 101 * MIB  # one largest batch and its frame header
 
+# Write-ahead log.
+MAX_WAL_SPARE_FILES: Final = 8  # emptied files kept for reuse: half a GiB at the default size, a burst's worth
+MAX_WAL_IOVECS: Final = 1024  # IOV_MAX on Linux: buffers that one pwritev takes
+MAX_WAL_ID_FILE_BYTES: Final = 4 * KIB  # two short lines; anything longer is not ours
+
 # Object store.
 MULTIPART_THRESHOLD_BYTES: Final = 16 * MIB  # below, one PUT is faster and cheaper than three requests
 MULTIPART_PART_BYTES: Final = 8 * MIB  # S3's minimum is 5 MiB; 8 GiB stays under its 10,000 parts

@@ -263,6 +263,22 @@ class WalSettings:
         doc="How long an append may wait for others to share its fdatasync.",
         why="whatever arrives during one sync shares the next, so a timer only adds latency; S3.14 allows 10 ms",
     )
+    file_bytes: int = size(
+        "64MiB",
+        at_least="1MiB",
+        at_most="1GiB",
+        doc="The size of one file of the write-ahead log. A batch that does not fit into one gets a larger file of its "
+        "own.",
+        why="files are freed as a whole: smaller ones come free sooner, larger ones change over less often",
+    )
+    max_bytes: int = size(
+        "4GiB",
+        at_least="256MiB",
+        at_most="1TiB",
+        doc="How much disk the write-ahead log may take. When it is full of uncommitted batches, writes are refused.",
+        why="a quiet partition's first batch holds its file and all later ones for segment.max_age: a minute of 70 "
+        "MB/s; the lower bound takes two of the largest batches",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,12 @@ RULES: Final[tuple[Rule, ...]] = (
         holds=lambda s: 2 * s.segment.max_bytes <= s.memory.write_buffer_bytes,
     ),
     Rule(
+        keys=("wal.file_bytes", "wal.max_bytes"),
+        must="wal.max_bytes must hold two files of wal.file_bytes",
+        because="the file in use is freed only once the next one has begun",
+        holds=lambda s: 2 * s.wal.file_bytes <= s.wal.max_bytes,
+    ),
+    Rule(
         keys=("store.access_key_id", "store.secret_access_key"),
         must="store.access_key_id and store.secret_access_key must be set together",
         because="neither means anything alone",
