@@ -25,12 +25,14 @@ from libc.string cimport memcpy
 from streamhouse.core.errors import InvalidRequest, LimitExceeded
 from streamhouse.core.limits import MAX_HEADERS_PER_RECORD as _MAX_HEADERS_PER_RECORD
 from streamhouse.wire._column_buffers import BinaryBuffers, DecodedBuffers, EncodedBody, HeaderBuffers
+from streamhouse.wire.batch import LOG_APPEND_TIME_BIT as _LOG_APPEND_TIME_BIT
 from streamhouse.wire.batch import MIN_RECORD_BYTES as _MIN_RECORD_BYTES
 from streamhouse.wire.records import corrupt_record
 from streamhouse.wire.varint import Fault as _Fault
 
 cdef int32_t MAX_HEADERS = _MAX_HEADERS_PER_RECORD
 cdef Py_ssize_t MIN_RECORD = _MIN_RECORD_BYTES
+cdef int LOG_APPEND_TIME = _LOG_APPEND_TIME_BIT
 cdef int64_t INT32_LIMIT = 0x7FFFFFFF
 cdef Py_ssize_t SLACK = 64  # copies go in steps of 16 bytes and may write this far past what they keep
 

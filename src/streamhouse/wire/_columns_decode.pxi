@@ -351,10 +351,14 @@ cdef class Decoder:
     cdef int make_room(self, int64_t rows, int64_t value_bytes) except -1:
         """Reserve for ``rows`` more, so that the loop over a body need not ask."""
         cdef bint fits = True
-        for chunk, width in (
-            (self.partitions, 4), (self.offsets, 8), (self.timestamps, 8), (self.timestamp_types, 4),
-        ):
-            fits = fits and (chunk is None or (<Chunk> chunk).room(rows * width))
+        if self.partitions is not None:
+            fits = fits and self.partitions.room(rows * 4)
+        if self.offsets is not None:
+            fits = fits and self.offsets.room(rows * 8)
+        if self.timestamps is not None:
+            fits = fits and self.timestamps.room(rows * 8)
+        if self.timestamp_types is not None:
+            fits = fits and self.timestamp_types.room(rows * 4)
         if self.key is not None:
             fits = fits and self.key.room(self.rows, rows, 0)
         if self.value is not None:
@@ -389,13 +393,12 @@ cdef class Decoder:
         cdef View view = View(body)
         cdef Loop loop
         cdef int outcome
-        cdef int64_t first_row = self.rows
         loop.record_count = header.record_count
         loop.base_offset = base_offset
         loop.from_offset = from_offset
         loop.to_offset = to_offset
         loop.last_offset_delta = header.last_offset_delta
-        loop.log_append = header.timestamp_type == 1
+        loop.log_append = (header.attributes & LOG_APPEND_TIME) != 0
         loop.base_timestamp = header.base_timestamp
         loop.max_timestamp = header.max_timestamp
         loop.timestamp_scale = self.timestamp_scale
@@ -413,7 +416,7 @@ cdef class Decoder:
             raise self.column_full()
         if outcome != FINE:
             raise corrupt_record(pos, loop.failed_at, _Fault(outcome))
-        self.settle(&loop, partition, header.timestamp_type)
+        self.settle(&loop, partition, loop.log_append)
 
     cdef object column_full(self):
         return LimitExceeded(

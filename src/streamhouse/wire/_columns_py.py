@@ -1,6 +1,6 @@
 """The pure-Python twin of _columns.pyx: its oracle in the tests, and its stand-in where it was not built.
 
-Same names, same results, same refusals in the same words; some fifty times slower.
+Same names, same results, same refusals in the same words; some two hundred times slower.
 """
 
 from __future__ import annotations

@@ -103,12 +103,13 @@ def decode_columns(
     """
     result_schema = schema(columns, timestamp_unit=timestamp_unit)
     steps = list(_plan(runs, skip_control=skip_control, check_crc=check_crc))
+    guessed_bytes = sum(_guess_bytes(step.header) for step in steps)
     decoder = kernel.Decoder(
         columns,
         allocate=pa.allocate_buffer,
         timestamp_scale=_scale(timestamp_unit),
-        row_hint=sum(_guess_rows(step.header) for step in steps),
-        value_bytes_hint=min(MAX_INT32, sum(_guess_bytes(step.header) for step in steps)),
+        row_hint=_guess_rows(sum(step.header.record_count for step in steps), guessed_bytes),
+        value_bytes_hint=min(MAX_INT32, guessed_bytes),
     )
     for step in steps:
         _decode(decoder, step, max_inflated_bytes)
@@ -133,12 +134,13 @@ def iter_columns(
     decoder: kernel.Decoder | None = None
     for step in _plan(runs, skip_control=skip_control, check_crc=check_crc):
         if decoder is None:
-            guessed_bytes = _guess_bytes(step.header)
+            guessed_bytes = max(_guess_bytes(step.header), MIN_RECORD_BYTES)
+            like_this_one = step.header.record_count * target_bytes // guessed_bytes
             decoder = kernel.Decoder(
                 columns,
                 allocate=pa.allocate_buffer,
                 timestamp_scale=_scale(timestamp_unit),
-                row_hint=_guess_rows(step.header) * (1 + target_bytes // max(guessed_bytes, HEADER_BYTES)),
+                row_hint=min(like_this_one, target_bytes // (_row_bytes(columns) + 1)),
                 value_bytes_hint=max(guessed_bytes, target_bytes),
             )
         _decode(decoder, step, max_inflated_bytes)
@@ -191,9 +193,9 @@ def _guess_bytes(header: BatchHeader) -> int:
     return payload_bytes if header.codec == Codec.NONE else payload_bytes * _GUESSED_INFLATION
 
 
-def _guess_rows(header: BatchHeader) -> int:
+def _guess_rows(record_count: int, guessed_bytes: int) -> int:
     """A count is believed only as far as its bytes could bear it out."""
-    return min(header.record_count, _guess_bytes(header) // MIN_RECORD_BYTES + 1)
+    return min(record_count, guessed_bytes // MIN_RECORD_BYTES + 1)
 
 
 def _row_bytes(columns: Sequence[str]) -> int:

@@ -145,8 +145,8 @@ def read_control_marker(buf: BytesLike, pos: int = 0) -> ControlMarker:
 def inflate_body(buf: BytesLike, pos: int, header: BatchHeader, *, max_bytes: int) -> memoryview:
     """The records of the batch at ``pos``, uncompressed: a view of ``buf`` itself when they are not compressed."""
     payload = byte_view(buf)[pos + wire_batch.HEADER_BYTES : pos + header.size]
-    if header.record_count == 0:
-        return payload[:0]
+    if header.codec == Codec.NONE or not payload:
+        return payload
     return byte_view(inflate(header.codec, payload, max_bytes=max_bytes))
 
 

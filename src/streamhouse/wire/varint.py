@@ -64,11 +64,15 @@ class MalformedRecord(Exception):
 
 def read_varint(view: memoryview, pos: int, end: int) -> tuple[int, int]:
     """The int32 at ``pos`` and the position after it; never looks at or past ``end``."""
+    if pos < end and (byte := view[pos]) < 0x80:
+        return (byte >> 1) ^ -(byte & 1), pos + 1
     return _read(view, pos, end, 5, 0x0F)
 
 
 def read_varlong(view: memoryview, pos: int, end: int) -> tuple[int, int]:
     """The int64 at ``pos`` and the position after it; never looks at or past ``end``."""
+    if pos < end and (byte := view[pos]) < 0x80:
+        return (byte >> 1) ^ -(byte & 1), pos + 1
     return _read(view, pos, end, 10, 0x01)
 
 
