@@ -56,6 +56,7 @@ def _check_place(path: str) -> None:
 
 def _set_up(connection: sqlite3.Connection, path: str, *, busy_timeout_ms: int, read_only: bool) -> None:
     connection.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
+    _check_ours(connection, path)
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal" and path != MEMORY:
         raise MetadataError(
@@ -68,6 +69,16 @@ def _set_up(connection: sqlite3.Connection, path: str, *, busy_timeout_ms: int, 
     connection.execute(f"PRAGMA cache_size = -{_PAGE_CACHE_KIB}")
     if read_only:
         connection.execute("PRAGMA query_only = ON")
+
+
+def _check_ours(connection: sqlite3.Connection, path: str) -> None:
+    """Before anything is changed in it: even the switch to write-ahead logging would last."""
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if tables and "schema_migrations" not in tables:
+        raise MetadataError(
+            f"{path} is an SQLite database of another program (it has a table {min(tables)!r})",
+            hint="name another file; this one was not touched",
+        )
 
 
 def translated(error: sqlite3.Error, path: str) -> StreamHouseError:

@@ -37,13 +37,11 @@ from streamhouse.metadata.sqlite.transactions import Tx
 _STANDING: Final = """p.topic, p.write_mode, p.leader_epoch, p.high_watermark, l.leader_agent_id, l.lease_expires_at,
     l.acquired_at, hex(l.incarnation), hex(l.wal_id)"""
 # A lease row of a deleted topic stays under its name; only rows of this very topic say who leads it (R19).
-_LEASE_OF_P: Final = """
-    partition_leases l ON l.topic = p.topic AND l.partition_id = p.partition_id AND l.topic_id = p.topic_id"""
 _ASKED_PARTITIONS: Final = f"""
     WITH asked (number, topic_id, partition_id) AS (VALUES {{rows}})
     SELECT json_group_array(json_array(number, {_STANDING}))
     FROM asked CROSS JOIN partitions p ON p.topic_id = asked.topic_id AND p.partition_id = asked.partition_id
-    LEFT JOIN {_LEASE_OF_P}"""
+    LEFT JOIN partition_leases l ON l.topic = p.topic AND l.partition_id = p.partition_id AND l.topic_id = p.topic_id"""
 _LEASED_PARTITIONS: Final = f"""
     SELECT p.topic_id, p.partition_id, {_STANDING}
     FROM partition_leases l CROSS JOIN partitions p

@@ -34,12 +34,7 @@ def migrate(connection: sqlite3.Connection, clock: StoreClock, cluster_id: UUID,
 
 
 def _migrate(connection: sqlite3.Connection, clock: StoreClock, cluster_id: UUID, where: str) -> None:
-    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    if tables and "schema_migrations" not in tables:
-        raise MetadataError(
-            f"{where} is an SQLite database of another program (it has a table {min(tables)!r})",
-            hint="name another file; this one was not touched",
-        )
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master WHERE type = 'table'").fetchone()
     applied = {version for (version,) in connection.execute("SELECT version FROM schema_migrations")} if tables else ()
     for migration in pending_migrations(MIGRATIONS, applied, where=where):
         for statement in statements(migration.sql):

@@ -82,6 +82,7 @@ class SqliteMetadata(
     async def open(self) -> None:
         if self._is_open:
             raise MetadataError(f"the metadata in {self._path} is open already")
+        self._hub = ChangeHub()
         cluster_id = self._randomness.uuid()  # used by whoever creates the file
         clock = self._store_clock
         await self._until_free(
@@ -136,4 +137,4 @@ class SqliteMetadata(
 
     def _new_engine(self) -> Engine:
         kind = ThreadedEngine if self._threads else InlineEngine
-        return kind(self._path, self._store_clock, self._hub.publish)
+        return kind(self._path, self._store_clock, lambda change: self._hub.publish(change))
