@@ -285,6 +285,18 @@ async def test_the_log_start_never_goes_back_nor_past_the_watermark(backend: Bac
     assert (entry.base_offset, entry.end_offset) == (10, 11)
 
 
+async def test_a_cursor_among_dropped_entries_follows_to_the_first_one_left(backend: Backend) -> None:
+    """Compaction begins exactly at the cursor; below the first entry it would wait for ever."""
+    led = await log_of(backend, 5, 5, 5, 5)
+    assert (await backend.store.advance_log_start(led.key, 7)).compaction_cursor == 5
+    compaction = await plan(backend, led, 0, 1)
+    await backend.store.begin_compaction(compaction)
+    await backend.store.apply_compaction(led.key, compaction.compaction_id)
+    assert (await backend.state(led.key)).compaction_cursor == 15
+    assert (await backend.store.advance_log_start(led.key, 12)).compaction_cursor == 15
+    assert (await backend.store.advance_log_start(led.key, 20)).compaction_cursor == 20
+
+
 async def test_r17_retention_aborts_a_compaction_that_reaches_below_the_log_start(backend: Backend) -> None:
     led = await log_of(backend, 5, 5, 5, 5)
     before = await backend.entries(led.key)

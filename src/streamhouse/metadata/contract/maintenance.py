@@ -121,7 +121,9 @@ class Maintenance(ABC):
     @abstractmethod
     async def advance_log_start(self, key: PartitionKey, offset: int) -> PartitionState:
         """Raise the log start (never lower it; at most to the watermark), abort a pending compaction that reaches below
-        it, then drop the entries wholly below it, dereferencing their objects. Raises PartitionNotFound.
+        it, then drop the entries wholly below it, dereferencing their objects. A compaction cursor left below the first
+        entry follows to its base (to the watermark when none is left): compaction begins exactly there. Raises
+        PartitionNotFound.
         """
 
     @abstractmethod
