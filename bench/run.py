@@ -1,7 +1,7 @@
 """Run the benchmarks: every ``bench_*.py`` beside this file, or those named on the command line.
 
-    python bench/run.py            all of them
-    python bench/run.py wire       bench_wire.py only
+python bench/run.py            all of them
+python bench/run.py wire       bench_wire.py only
 """
 
 from __future__ import annotations

@@ -51,6 +51,9 @@
         ├── AgentSuperseded             a newer incarnation of this agent id registered
         ├── TransferConflict            a transfer is not in the state this step needs
         ├── CompactionConflict
+        ├── OutOfOrderSequence          an idempotent producer left a gap
+        ├── DuplicateSequence           … repeated a batch older than its last five
+        ├── StaleProducer               … has an older epoch than one that has written
         ├── GroupNotEmpty               a simple commit on a group with members
         └── BatchRegressed              a sink batch older than the last one (R8)
 
@@ -343,6 +346,18 @@ class TransferConflict(Conflict):
 
 class CompactionConflict(Conflict):
     pass
+
+
+class OutOfOrderSequence(Conflict):
+    kafka_code = 45  # OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+class DuplicateSequence(Conflict):
+    kafka_code = 46  # DUPLICATE_SEQUENCE_NUMBER
+
+
+class StaleProducer(Conflict):
+    kafka_code = 47  # INVALID_PRODUCER_EPOCH
 
 
 class GroupNotEmpty(Conflict):

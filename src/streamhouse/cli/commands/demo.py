@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -25,6 +24,8 @@ def register(app: typer.Typer) -> None:
 
 def demo(chosen: ChosenSettings, output: OutputOption = Output.TABLE) -> None:
     """Create the demo topics, write and read back a segment of every partition, and show what landed where."""
+    import asyncio
+
     settings = chosen.load().settings
     rows, backend = asyncio.run(_run(settings))
     if output is Output.JSON:

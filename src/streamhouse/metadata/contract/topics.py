@@ -50,7 +50,7 @@ class Topic:
     version: int
     """Grows by one with every change of configs or partition count."""
 
-    def keys(self) -> list[PartitionKey]:
+    def partition_keys(self) -> list[PartitionKey]:
         return [PartitionKey(self.topic_id, partition) for partition in range(self.partition_count)]
 
 
