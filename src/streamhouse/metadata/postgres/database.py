@@ -1,0 +1,221 @@
+"""The connections to one PostgreSQL database, and the one loop that sends a call again when its reply was lost.
+
+Owns: pool, session settings, time-outs, retries with back-off. Knows no table. A call is one statement, or one
+transaction that is repeated as a whole; both must be safe to repeat, which is the contract's promise for every call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol, TypeVar
+
+import asyncpg
+
+from streamhouse.core.errors import ConfigError, MetadataError, MetadataUnavailable
+from streamhouse.core.randomness import Randomness
+from streamhouse.metadata.postgres import failures
+
+T = TypeVar("T")
+
+OLDEST_SERVER: Final = 13  # the oldest that still gets, or has just stopped getting, fixes
+MAX_POOL_SIZE: Final = 10  # PostgreSQL's default of 100 connections then serves ten processes
+CONNECT_TIMEOUT_S: Final = 5.0
+STATEMENT_TIMEOUT_S: Final = 10.0  # a reply this late is taken for lost, and the call is sent again
+MIGRATION_TIMEOUT_S: Final = 600.0  # another process may be migrating a large store; wait for it
+CLOSE_TIMEOUT_S: Final = 5.0
+STATEMENT_CACHE_SIZE: Final = 200  # more than there are statements, so each is prepared once per connection
+_FIRST_PAUSE_S: Final = 0.01
+_LONGEST_PAUSE_S: Final = 1.0
+
+_SESSION: Final = {
+    "application_name": "streamhouse",
+    # The functions count on a fresh snapshot for every statement, whatever the role's default is (R5).
+    "default_transaction_isolation": "read committed",
+    # A process that is suspended in mid-transaction must not hold its row locks for ever.
+    "idle_in_transaction_session_timeout": "60000",
+    # Every join of ours goes from a list of keys into a table by an index. A plan made while a table was small, or for
+    # the ten rows the planner takes every array for, must be that plan too.
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+}
+
+
+class Row(Protocol):
+    def __getitem__(self, key: str | int) -> Any: ...
+
+
+class Connection(Protocol):
+    """What the areas use of asyncpg's connection."""
+
+    async def fetch(self, query: str, *args: Any) -> list[Row]: ...
+    async def fetchrow(self, query: str, *args: Any) -> Row | None: ...
+    async def fetchval(self, query: str, *args: Any) -> Any: ...
+    async def execute(self, query: str, *args: Any) -> str: ...
+
+
+class Database:
+    def __init__(
+        self, dsn: str, *, randomness: Randomness, deadline_ms: int, max_connections: int = MAX_POOL_SIZE
+    ) -> None:
+        self._dsn = dsn
+        self._randomness = randomness
+        self._deadline_s = deadline_ms / 1000
+        self._max_connections = max_connections
+        self._pool: Any = None
+        self._ended = False
+        self.where = _place(dsn)
+        """Host and database, without user and password: for messages."""
+
+    async def connect(self, *, statement_timeout_s: float = STATEMENT_TIMEOUT_S) -> Any:
+        """A connection outside the pool, ready for use."""
+        try:
+            connection = await asyncpg.connect(
+                self._dsn,
+                timeout=CONNECT_TIMEOUT_S,
+                command_timeout=statement_timeout_s,
+                server_settings=_SESSION,
+                statement_cache_size=STATEMENT_CACHE_SIZE,
+                max_cached_statement_lifetime=0,
+            )
+        except (asyncpg.ClientConfigurationError, ValueError) as error:
+            raise ConfigError(
+                f"the metadata URL for {self.where} is not one that PostgreSQL understands: {error}",
+                hint="write postgresql://user@host:port/database",
+            ) from None
+        try:
+            await _prepare_session(connection, self.where)
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
+
+    async def open(self, prepare: Callable[[Connection], Awaitable[None]]) -> None:
+        """Wait for the server, let ``prepare`` bring the schema up, and start the pool."""
+
+        async def attempt() -> None:
+            connection = await self.connect(statement_timeout_s=MIGRATION_TIMEOUT_S)
+            try:
+                await prepare(connection)
+            finally:
+                await _close_quietly(connection)
+
+        self._ended = False
+        await self._persist(attempt)
+        self._pool = asyncpg.create_pool(
+            connect=self._connect_for_pool,
+            min_size=0,
+            max_size=self._max_connections,
+            reset=_leave_as_it_is,
+        )
+        await self._pool
+
+    async def _connect_for_pool(self, *_args: object, **_kwargs: object) -> Any:
+        return await self.connect()
+
+    async def close(self) -> None:
+        """Calls under way get a moment to end, then lose their connections."""
+        self._ended = True
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await pool.close()
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            pool.terminate()
+
+    def _open_pool(self) -> Any:
+        if self._pool is None:
+            raise MetadataUnavailable(f"the metadata store at {self.where} is not open", hint="open it first")
+        return self._pool
+
+    async def fetch(self, query: str, *args: Any) -> list[Row]:
+        return await self.call(lambda connection: connection.fetch(query, *args))
+
+    async def fetchrow(self, query: str, *args: Any) -> Row | None:
+        return await self.call(lambda connection: connection.fetchrow(query, *args))
+
+    async def fetchval(self, query: str, *args: Any) -> Any:
+        return await self.call(lambda connection: connection.fetchval(query, *args))
+
+    async def call(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        """Run ``work``, a single statement, until there is an answer or the deadline has passed."""
+
+        async def attempt() -> T:
+            pool = self._open_pool()
+            connection = await pool.acquire(timeout=CONNECT_TIMEOUT_S + STATEMENT_TIMEOUT_S)
+            try:
+                return await work(connection)
+            except (TimeoutError, OSError, asyncpg.InterfaceError):
+                # Nobody knows what still travels on this connection; the next try takes another.
+                connection.terminate()
+                raise
+            finally:
+                await pool.release(connection, timeout=CLOSE_TIMEOUT_S)
+
+        return await self._persist(attempt)
+
+    async def transact(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        """Run ``work`` in one transaction, and all of it again when that fails or its commit's reply is lost."""
+
+        async def statements(connection: Any) -> T:
+            async with connection.transaction():
+                return await work(connection)
+
+        return await self.call(statements)
+
+    async def _persist(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._deadline_s
+        pause = _FIRST_PAUSE_S
+        while True:
+            try:
+                return await attempt()
+            except Exception as error:
+                if not failures.may_retry(error):
+                    known = failures.translated(error, self.where)
+                    if known is None:
+                        raise
+                    raise known from error
+                wait = pause * self._randomness.uniform(0.5, 1.0)
+                if self._ended or loop.time() + wait >= deadline:
+                    raise failures.unavailable(error, self.where) from error
+                if self._pool is not None and failures.lost_connection(error):
+                    await self._pool.expire_connections()
+            await asyncio.sleep(wait)
+            pause = min(pause * 2, _LONGEST_PAUSE_S)
+
+
+async def _prepare_session(connection: Any, where: str) -> None:
+    version = connection.get_server_version()
+    if version.major < OLDEST_SERVER:
+        raise MetadataError(
+            f"the server at {where} is PostgreSQL {version.major}; {OLDEST_SERVER} is the oldest that works",
+            hint="upgrade PostgreSQL",
+        )
+    # A commit that was answered must survive a crash of the server, whatever the role's or database's default.
+    await connection.execute(
+        "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+    )
+
+
+async def _leave_as_it_is(_connection: object) -> None:
+    """Nothing of ours outlives its transaction in a session, so returning it to the pool costs no round trip."""
+
+
+async def _close_quietly(connection: Any) -> None:
+    try:
+        await connection.close(timeout=CLOSE_TIMEOUT_S)
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        connection.terminate()
+
+
+def _place(dsn: str) -> str:
+    """``host:port/database`` of a DSN; nothing of it that could be a secret."""
+    rest = dsn.partition("://")[2].partition("?")[0].partition("#")[0]
+    network, slash, database = rest.partition("/")
+    return f"{network.rpartition('@')[2] or 'localhost'}{slash}{database}"

@@ -1,0 +1,98 @@
+"""What an error of PostgreSQL, asyncpg or the network means: send the call again, or tell the caller what is wrong.
+
+Every mutating call of the contract may be sent again after a lost reply, so whatever does not prove the call wrong is
+worth another try until the deadline. Errors never quote the DSN: it may hold a password.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import asyncpg
+
+from streamhouse.core.errors import (
+    AgentSuperseded,
+    DurabilityMismatch,
+    GroupNotEmpty,
+    InvalidRequest,
+    MetadataError,
+    MetadataUnavailable,
+    StaleEpoch,
+    StreamHouseError,
+)
+
+_TRY_AGAIN: Final = frozenset(
+    {
+        "25006",  # read-only transaction: a failover is under way
+        "25P03",  # idle in transaction for too long: the session is gone
+        "40001",  # serialization failure
+        "40P01",  # deadlock detected
+        "53300",  # too many connections
+        "55P03",  # lock not available
+        "57014",  # query cancelled, by a time-out or by a person
+        "57P01",  # admin shutdown
+        "57P02",  # crash shutdown
+        "57P03",  # cannot connect now: starting up, or recovering
+        "57P05",  # idle session time-out
+    }
+)
+_CONNECTION_LOST: Final = frozenset({"25P03", "57P01", "57P02", "57P03", "57P05"})
+_AT_OPENING: Final = {
+    "28000": "check the user, and that the server's pg_hba.conf lets it in",
+    "28P01": "check the password in the metadata URL, PGPASSWORD or the password file",
+    "3D000": "create the database, or correct its name in the metadata URL",
+    "3F000": "create the schema that search_path names",
+    "42501": "grant the user CREATE on the schema and the rights on its tables",
+}
+
+
+def may_retry(error: BaseException) -> bool:
+    """Whether the identical call may succeed later."""
+    if isinstance(error, asyncpg.PostgresError):
+        sqlstate = error.sqlstate or ""
+        return sqlstate in _TRY_AGAIN or sqlstate.startswith("08")
+    if isinstance(error, asyncpg.InterfaceError):
+        # asyncpg's word for a connection, or a pool, that closed between two calls; also for calls that make no sense.
+        return "clos" in str(error)
+    return isinstance(error, (OSError, EOFError))
+
+
+def lost_connection(error: BaseException) -> bool:
+    """Whether the sessions of this server are likely all gone, so that idle ones should not be tried."""
+    if isinstance(error, asyncpg.PostgresError):
+        sqlstate = error.sqlstate or ""
+        return sqlstate in _CONNECTION_LOST or sqlstate.startswith("08")
+    return isinstance(error, (OSError, EOFError))
+
+
+def unavailable(error: BaseException, where: str) -> MetadataUnavailable:
+    return MetadataUnavailable(f"the PostgreSQL server at {where} did not answer in time: {_describe(error)}")
+
+
+def translated(error: BaseException, where: str) -> StreamHouseError | None:
+    """What to raise for an error that no second try can mend; None when it is not one of the database's."""
+    if isinstance(error, asyncpg.PostgresError):
+        return _translate_sqlstate(error, error.sqlstate or "", where)
+    return None
+
+
+def _translate_sqlstate(error: asyncpg.PostgresError, sqlstate: str, where: str) -> StreamHouseError:
+    message = str(error)
+    if sqlstate == "SH001":
+        return AgentSuperseded(message)
+    if sqlstate == "SH002":
+        return DurabilityMismatch(message)
+    if sqlstate == "SH003":
+        slot, expected, actual = (int(word) for word in error.detail.split())
+        return StaleEpoch(f"slot {slot}", expected=expected, actual=actual)
+    if sqlstate == "SH004":
+        return GroupNotEmpty(message)
+    if sqlstate in _AT_OPENING:
+        return MetadataError(f"PostgreSQL at {where}: {message}", hint=_AT_OPENING[sqlstate])
+    if sqlstate.startswith("22"):
+        return InvalidRequest(f"PostgreSQL cannot take a value of this call: {message}")
+    return MetadataError(f"PostgreSQL at {where} refused a statement: {message} (SQLSTATE {sqlstate})")
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,57 @@
+"""Bringing the schema up to date at opening: under a lock, in one transaction, refusing a newer one."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from streamhouse.core.errors import MetadataError
+from streamhouse.core.randomness import Randomness
+from streamhouse.metadata.migrations import Migration, load_migrations, pending_migrations
+from streamhouse.metadata.postgres.database import Connection
+
+MIGRATIONS: Final = load_migrations("streamhouse.metadata.postgres")
+
+# The two numbers of an advisory lock: "SH", and what it is for (2 is that of pins, in 0002_shared_functions.sql).
+_LOCK: Final = (0x5348, 1)
+
+
+async def migrate(connection: Connection, *, where: str, randomness: Randomness) -> None:
+    """Concurrent starts wait for each other here; whoever comes later finds nothing to do."""
+    product = str(await connection.fetchval("SELECT version()"))
+    if not product.startswith("PostgreSQL "):
+        raise MetadataError(f"the server at {where} is {product[:80]}, not PostgreSQL")
+    if not pending_migrations(MIGRATIONS, await _applied(connection, where), where=where):
+        return
+    transaction = _transaction(connection)
+    async with transaction:
+        await connection.execute("SELECT pg_advisory_xact_lock($1, $2)", *_LOCK)
+        for migration in pending_migrations(MIGRATIONS, await _applied(connection, where), where=where):
+            await _run(connection, migration)
+        await connection.execute(
+            "INSERT INTO store_info (id, cluster_id) VALUES (1, $1) ON CONFLICT DO NOTHING", randomness.uuid()
+        )
+
+
+async def _applied(connection: Connection, where: str) -> set[int]:
+    schema = await connection.fetchval("SELECT current_schema()")
+    if schema is None:
+        raise MetadataError(
+            f"search_path names no schema that exists in {where}", hint="create the schema, or correct search_path"
+        )
+    table = "SELECT to_regclass(quote_ident(current_schema()) || '.schema_migrations') IS NOT NULL"
+    if not await connection.fetchval(table):
+        return set()
+    return {int(row["version"]) for row in await connection.fetch("SELECT version FROM schema_migrations")}
+
+
+async def _run(connection: Connection, migration: Migration) -> None:
+    await connection.execute(migration.sql)
+    await connection.execute(
+        "INSERT INTO schema_migrations (version, name, applied_at) VALUES ($1, $2, sh_now_ms())",
+        migration.version,
+        migration.name,
+    )
+
+
+def _transaction(connection: Any) -> Any:
+    return connection.transaction()
