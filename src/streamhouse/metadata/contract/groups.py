@@ -94,13 +94,14 @@ class Groups(ABC):
         self, group_id: str, fence: SlotFence, offsets: Sequence[OffsetCommit]
     ) -> list[PartitionKey]:
         """By the coordinator. Creates the group's row when missing. Returns the keys that were *not* written because
-        the partition does not exist; the rest is written, all or nothing. Raises StaleEpoch, LimitExceeded.
+        the partition does not exist; the rest is written, all or nothing. A group without members stays alive by it:
+        ``empty_since`` starts anew. Raises StaleEpoch, LimitExceeded.
         """
 
     @abstractmethod
     async def commit_offsets_simple(self, group_id: str, offsets: Sequence[OffsetCommit]) -> list[PartitionKey]:
         """Without members or coordinator. Raises GroupNotEmpty while the group has members; otherwise as
-        ``commit_offsets``. Keeps the group alive: ``empty_since`` starts anew.
+        ``commit_offsets``.
         """
 
     @abstractmethod

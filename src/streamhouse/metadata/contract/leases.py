@@ -135,9 +135,9 @@ class Leases(ABC):
         (epoch, wal_id, start_offset = watermark) to its epoch history (R3).
         A leaderless partition has no leader: GONE, like a partition or a slot that does not exist. Answers in the order
         asked.
-        Raises AgentSuperseded when a newer incarnation of this agent id has registered; DurabilityMismatch when the
-        store is bound to ``durability=wal`` and the WAL is not this one, or when ``ttl_ms`` is None and the store is
-        not bound to it; LimitExceeded.
+        Raises AgentSuperseded when a newer incarnation of this agent id has registered (the asking one is among those
+        replaced; one that never registered is not); DurabilityMismatch when the store is bound to ``durability=wal``
+        and the WAL is not this one, or when ``ttl_ms`` is None and the store is not bound to it; LimitExceeded.
         """
 
     @abstractmethod

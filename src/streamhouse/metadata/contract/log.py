@@ -228,8 +228,8 @@ class Log(ABC):
         COMMITTED iff the row's watermark equals ``base_offset``, its leader epoch equals ``epoch``, the log is OPEN and
         leased, and the object is not older than the horizon. Rows are locked in key order (R10). The judgement order
         for the rest: GONE, then FENCED, then STALE_OBJECT, then NOT_YET / TAKEN.
-        A partition that this append id already committed answers as it did then, ``repeated``; the others are judged
-        again, which can only turn NOT_YET into something else.
+        A partition that this append id already committed answers as it did then, ``repeated``, even when its topic is
+        gone by now; the others are judged again, which can only turn NOT_YET into something else.
         Producer windows are recorded as told: the leader has already deduplicated.
         A key may stand in ``slices`` once. Raises InvalidRequest for an empty or malformed commit, LimitExceeded.
         """

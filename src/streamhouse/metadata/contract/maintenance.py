@@ -90,7 +90,8 @@ class Pin:
 class Maintenance(ABC):
     @abstractmethod
     async def begin_compaction(self, compaction: Compaction) -> Compaction:
-        """Record it as pending; from here its object is referenced. One per partition. Repeatable with the same id.
+        """Record it as pending; from here its object is referenced. One per partition. Repeatable with the same id,
+        even when that one has been the last applied: it is returned, and applying it again says ALREADY.
 
         Raises CompactionConflict when another is pending, when the sources are not exactly the present entries of that
         range, or when the object is older than the GC horizon; PartitionNotFound; InvalidRequest when the target does
@@ -156,7 +157,10 @@ class Maintenance(ABC):
 
     @abstractmethod
     async def create_pin(self, pin_id: UUID, *, owner: str, ttl_ms: int) -> Pin:
-        """Repeatable with the same id, which keeps its creation time. Pin first, list entries afterwards."""
+        """Repeatable with the same id, which keeps its creation time. Pin first, list entries afterwards.
+
+        Under the id of an expired pin it is a new one, created now.
+        """
 
     @abstractmethod
     async def renew_pins(self, pin_ids: Sequence[UUID], *, ttl_ms: int) -> set[UUID]:
