@@ -376,7 +376,8 @@ async def test_a_cancelled_write_is_waited_for_before_the_file_is_let_go(
         with pytest.raises(InvalidRequest, match="still runs"):
             await up.complete()
         aborting = asyncio.ensure_future(up.abort())
-        await asyncio.sleep(0)
+        await asyncio.wait({aborting}, timeout=0.1)
+        assert not aborting.done()
         assert len(temp_files(local)) == 1
         release.set()
         await aborting

@@ -71,7 +71,11 @@ async def test_s2_31_ranges_that_share_a_request_count_once() -> None:
     assert counted(store)["range_get"] == (2, 0, 115)
 
 
-async def test_s2_31_pages_of_a_listing_and_of_a_delete_are_counted() -> None:
+@pytest.mark.parametrize("page", [1000, 10_000], ids=["s3-pages", "larger-pages"])
+async def test_s2_31_pages_of_a_listing_and_of_a_delete_are_counted_as_on_s3(
+    page: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamhouse.objectstore.memory.MAX_LIST_PAGE", page)
     store = metered()
     names = [f"k/{n:05d}" for n in range(2500)]
     for name in names:

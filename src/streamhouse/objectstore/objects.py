@@ -21,6 +21,8 @@ class Operation(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectInfo:
+    """``modified_ms`` may be rounded down to the second (HTTP); ``etag`` is None where the store has none."""
+
     key: str
     size_bytes: int
     modified_ms: int
