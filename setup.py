@@ -1,6 +1,6 @@
 """Builds the compiled columns where Cython and a C compiler are found; everything else is in pyproject.toml.
 
-``optional`` lets the build go on without a compiler: the pure-Python twin serves, slower.
+An optional extension lets the build go on without a compiler: the pure-Python twin serves, slower.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ else:
                 [str(WIRE / "_columns.pyx")],
                 depends=[str(part) for part in sorted(WIRE.glob("_columns_*.pxi"))],
                 extra_compile_args=["-O3"],
-                optional=True,
             )
         ],
     )
+    for extension in extensions:
+        extension.optional = True  # said here, because cythonize drops it
 
 setup(ext_modules=extensions)
