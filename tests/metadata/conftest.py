@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from harness import BACKENDS, POSTGRES_TEST_CLOCK, Backend, Place, PostgresPlace, SqlitePlace
+from harness import BACKENDS, POSTGRES_TEST_KIT, Backend, Place, PostgresPlace, SqlitePlace
 
 from streamhouse.testing.services import PostgresService
 
 
 @pytest.fixture(scope="session")
-def postgres_template(postgres_service: PostgresService) -> str:
-    """A migrated database to copy: a copy is ready in a fraction of the time the migrations take."""
+def postgres_contract_database(postgres_service: PostgresService) -> str:
+    """One migrated database for all tests of the contract, each of which begins by resetting it."""
 
     async def migrate(dsn: str) -> None:
         async with PostgresPlace(dsn).new_store(seed=0):
@@ -24,19 +24,18 @@ def postgres_template(postgres_service: PostgresService) -> str:
     dsn = postgres_service.create_database()
     with ThreadPoolExecutor(1) as other_thread:
         other_thread.submit(asyncio.run, migrate(dsn)).result()
-    postgres_service.psql(POSTGRES_TEST_CLOCK, dsn=dsn)
+    postgres_service.psql(POSTGRES_TEST_KIT, dsn=dsn)
     return dsn
 
 
 @pytest.fixture(params=BACKENDS)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     if request.param == "sqlite":
-        yield SqlitePlace(tmp_path / "metadata.db")
-        return
+        return SqlitePlace(tmp_path / "metadata.db")
     service: PostgresService = request.getfixturevalue("postgres_service")
-    dsn = service.create_database(template=request.getfixturevalue("postgres_template"))
-    yield PostgresPlace(dsn)
-    service.drop_database(dsn)
+    dsn: str = request.getfixturevalue("postgres_contract_database")
+    service.psql("SELECT test_reset()", dsn=dsn)
+    return PostgresPlace(dsn)
 
 
 @pytest.fixture
