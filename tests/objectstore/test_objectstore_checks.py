@@ -46,4 +46,6 @@ def test_a_plan_is_bounded() -> None:
     with pytest.raises(LimitExceeded):
         plan_reads("k", [(0, 1)] * (MAX_RANGES_PER_READ + 1))
     with pytest.raises(LimitExceeded):
-        plan_reads("k", [(0, MAX_REQUEST_BODY_BYTES), (0, 1)])
+        plan_reads("k", [(0, MAX_REQUEST_BODY_BYTES), (MAX_REQUEST_BODY_BYTES + 2 * MIB, 1)])
+    with pytest.raises(LimitExceeded):
+        plan_reads("k", [(n * MIB, 1) for n in range(1000)])  # single bytes, but what lies between is read too

@@ -65,7 +65,7 @@ def check_body_size(what: str, size_bytes: int) -> None:
     if size_bytes > MAX_REQUEST_BODY_BYTES:
         raise LimitExceeded(
             f"{what} has {size_bytes} bytes, over the {MAX_REQUEST_BODY_BYTES} of one request",
-            hint="write it with open_upload, read it by ranges",
+            hint="write it with open_upload, read it by ranges, fewer at a time",
         )
 
 
@@ -90,7 +90,6 @@ def plan_reads(key: str, ranges: Sequence[tuple[int, int]]) -> Sequence[PlannedR
         raise LimitExceeded(f"{len(ranges)} ranges of {key} in one call, over {MAX_RANGES_PER_READ}")
     for offset, length in ranges:
         check_range(key, offset, length)
-    check_body_size(f"the sum of {len(ranges)} ranges of {key}", sum(length for _, length in ranges))
     reads: list[PlannedRead] = []
     start, end, serves = 0, 0, list[tuple[int, int]]()
     for place in sorted(range(len(ranges)), key=ranges.__getitem__):
@@ -105,4 +104,5 @@ def plan_reads(key: str, ranges: Sequence[tuple[int, int]]) -> Sequence[PlannedR
         serves.append((place, offset - start))
     if serves:
         reads.append(PlannedRead(offset=start, length=end - start, serves=tuple(serves)))
+    check_body_size(f"the read of {len(ranges)} ranges of {key}, with what lies between", sum(r.length for r in reads))
     return reads

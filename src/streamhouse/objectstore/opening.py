@@ -46,6 +46,8 @@ _CREDENTIAL_VARIABLES: Final = (
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )
 _REGION_VARIABLES: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_BODY_TIMEOUT: Final = timedelta(minutes=10)  # a backstop for the largest body; retries.py gives each try its own
+_PART_TIMEOUT: Final = timedelta(minutes=2)  # a part is small, but joining thousands of them takes the server a while
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,12 +100,13 @@ def _open_cloud(
             hint=f"write {scheme}://bucket or {scheme}://bucket/prefix; credentials go into options or environment",
         )
     try:
-        clients = [_client(scheme, bucket, options, environ, retries=retries) for retries in (0, 5)]
+        client = _client(scheme, bucket, options, environ, _BODY_TIMEOUT, retries=0)
+        patient = _client(scheme, bucket, options, environ, _PART_TIMEOUT, retries=5)
     except (BaseError, ValueError) as error:
         raise InvalidSetting(f"cannot open {url}: {str(error).splitlines()[0]}") from error
     return CloudStore(
-        client=clients[0],
-        patient=clients[1],
+        client=client,
+        patient=patient,
         url=f"{scheme}://{bucket}/{prefix}".rstrip("/"),
         prefix=f"{prefix}/" if prefix else "",
         clock=clock,
@@ -111,11 +114,10 @@ def _open_cloud(
     )
 
 
-def _client(scheme: str, bucket: str, options: StoreOptions, environ: Mapping[str, str], *, retries: int) -> Client:
-    http: ClientConfig = {
-        "connect_timeout": timedelta(seconds=5),
-        "timeout": timedelta(minutes=10),  # a backstop; retries.py gives each try its own, by size
-    }
+def _client(
+    scheme: str, bucket: str, options: StoreOptions, environ: Mapping[str, str], timeout: timedelta, *, retries: int
+) -> Client:
+    http: ClientConfig = {"connect_timeout": timedelta(seconds=5), "timeout": timeout}
     again: RetryConfig = {"max_retries": retries, "retry_timeout": timedelta(minutes=1)}
     if scheme == "gs":
         return GCSStore(bucket, client_options=http, retry_config=again)

@@ -9,7 +9,6 @@ write. Knows no store in particular; sleeps only with asyncio.sleep and measures
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -76,7 +75,9 @@ class RetryingStore(WrappedStore):
         deadline_ms = started_ms + policy.deadline_ms + policy.transfer_ms(body_bytes)
         timeout_ms = policy.attempt_timeout_ms + policy.transfer_ms(body_bytes)
         doubt: StreamHouseError | None = None
-        for attempt in itertools.count(1):
+        attempt = 0
+        while True:
+            attempt += 1
             try:
                 async with asyncio.timeout(min(timeout_ms, deadline_ms - self._clock.boot_ms()) / 1000):
                     return await call()
@@ -97,7 +98,6 @@ class RetryingStore(WrappedStore):
                     f"gave up after {attempt} tries in {spent_ms} ms: {doubt.message}", hint=doubt.hint
                 ) from doubt
             await asyncio.sleep(pause_ms / 1000)
-        raise AssertionError("unreachable: the loop above has no end")
 
     def resolve(self, key: str, written: Callable[[], Fingerprint]) -> Callable[[ObjectExists], Awaitable[None]]:
         async def ours_or_raise(taken: ObjectExists) -> None:

@@ -15,11 +15,12 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Sequence
+from contextlib import nullcontext, suppress
 from enum import Enum, auto
 from types import TracebackType
 from typing import Any, Final, Self
 
-from streamhouse.core.errors import InvalidRequest, LimitExceeded
+from streamhouse.core.errors import InvalidRequest, LimitExceeded, StoreError
 from streamhouse.core.limits import MAX_OBJECT_BYTES, MULTIPART_PART_BYTES, MULTIPART_THRESHOLD_BYTES
 from streamhouse.objectstore.checks import PutData, as_views
 from streamhouse.objectstore.identity import Fingerprint
@@ -85,7 +86,9 @@ class Upload(ABC):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.abort()
+        # What went wrong first is what the caller must hear of.
+        with suppress(StoreError) if error is not None else nullcontext():
+            await self.abort()
 
     @abstractmethod
     async def _write(self, views: Sequence[memoryview], size_bytes: int) -> None: ...
