@@ -7,12 +7,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from builders import leased_slice
+from builders import compaction_of, leased_slice
 
 from streamhouse.core.clock import ManualClock
+from streamhouse.core.errors import CompactionConflict
 from streamhouse.core.ids import AppendId, TopicId
 from streamhouse.core.randomness import SeededRandomness
-from streamhouse.metadata.contract import AcquireVerdict, Holder, NewTopic, ObjectRef, Topic, Verdict
+from streamhouse.metadata.contract import AcquireVerdict, Holder, NewTopic, ObjectRef, ScanRange, Topic, Verdict
 from streamhouse.metadata.sqlite.store import SqliteMetadata
 
 IDS = SeededRandomness(8)
@@ -130,6 +131,25 @@ async def test_s1_19_the_documented_queries_work(store: SqliteMetadata, shell: s
     assert shell.execute(ttl, (NOW,)).fetchall() == [("orders", 0, "agent-1", 30_000, 1)]
     segments = "SELECT topic, partition_id, base_offset, end_offset, object_key FROM segments"
     assert shell.execute(segments).fetchall() == [("orders", 0, 0, 0, "o")]
+
+
+async def test_a_compaction_whose_sources_are_gone_is_refused_and_cleared(
+    store: SqliteMetadata, shell: sqlite3.Connection
+) -> None:
+    """No call leads here (retention aborts what it undercuts); a repair by hand may."""
+    (key,) = (await create(store)).partition_keys()
+    await store.acquire_leases(holder("agent-1"), [key], ttl_ms=30_000)
+    for base in range(2):
+        ref = ObjectRef(key=f"o{base}", size_bytes=1, created_at_ms=NOW)
+        await store.commit_leased(AppendId(IDS.uuid()), [leased_slice(key, ref, epoch=1, base=base)])
+    (page,) = await store.scan_entries([ScanRange(key=key, from_offset=0)], limit=10)
+    wanted = compaction_of(key, page.entries, ObjectRef(key="big", size_bytes=2, created_at_ms=NOW), IDS)
+    await store.begin_compaction(wanted)
+    shell.execute("UPDATE entries SET object_key = 'elsewhere' WHERE end_offset = 1")
+    with pytest.raises(CompactionConflict):
+        await store.apply_compaction(key, wanted.compaction_id)
+    assert await store.get_compaction(key) is None
+    assert shell.execute("SELECT refs, dereferenced_at FROM objects WHERE object_key = 'big'").fetchone() == (0, NOW)
 
 
 async def test_s3_2_retention_and_policy_are_columns(store: SqliteMetadata, shell: sqlite3.Connection) -> None:

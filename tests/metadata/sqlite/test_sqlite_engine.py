@@ -56,6 +56,20 @@ async def test_a_refused_call_undoes_itself_and_nothing_else(store: SqliteMetada
     assert [topic.name for topic in await store.list_topics()] == ["a", "b"]
 
 
+async def test_a_step_that_is_refused_half_way_leaves_nothing(store: SqliteMetadata) -> None:
+    def half(tx: Tx) -> None:
+        tx.run("INSERT INTO claims (name, owner, claimed_at, expires_at) VALUES ('half', 'done', 0, 0)")
+        raise TopicExists("on second thoughts")
+
+    ran = statements_of(store)
+    outcomes = await asyncio.gather(
+        create(store, "a", 1), store._write(half), create(store, "b", 2), return_exceptions=True
+    )
+    assert ran.count("COMMIT") == 1
+    assert [type(outcome) for outcome in outcomes] == [Topic, TopicExists, Topic]
+    assert await store._read(lambda tx: tx.value("SELECT count(*) FROM claims")) == 0
+
+
 async def test_a_step_that_breaks_a_constraint_does_not_hurt_its_neighbours(store: SqliteMetadata) -> None:
     """A fault of ours in one step: the others are run again without it."""
 
