@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import CLOCK
+from streamhouse.core.clock import SystemClock
 from streamhouse.core.errors import InvalidRequest
 from streamhouse.core.ids import PartitionKey, TopicId, parse_topic_id
 from streamhouse.core.limits import MAX_PARTITIONS_PER_TOPIC
@@ -31,6 +31,8 @@ from streamhouse.objectstore.keys import (
     topic_prefix,
 )
 from streamhouse.objectstore.memory import MemoryStore
+
+CLOCK = SystemClock()
 
 EPOCHS = st.integers(0, 2**31 - 1)
 STAMPS = st.integers(0, 10**13 - 1)

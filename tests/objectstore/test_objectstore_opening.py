@@ -6,13 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from conftest import CLOCK, RANDOMNESS
+from streamhouse.core.clock import SystemClock
 from streamhouse.core.errors import InvalidSetting, StoreMisconfigured
+from streamhouse.core.randomness import SystemRandomness
 from streamhouse.objectstore.cloud import CloudStore
 from streamhouse.objectstore.local import LocalStore
 from streamhouse.objectstore.memory import MemoryStore
 from streamhouse.objectstore.opening import StoreOptions, open_store, s3_config
 from streamhouse.objectstore.probe import check_store
+
+CLOCK = SystemClock()
+RANDOMNESS = SystemRandomness()
 
 NOTHING: dict[str, str] = {}
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 from meddling_proxy import Meddling, MeddlingProxy, meddling_proxy
 
-from conftest import CLOCK, RANDOMNESS
+from streamhouse.core.clock import SystemClock
 from streamhouse.core.errors import (
     ObjectExists,
     StoreDenied,
@@ -25,11 +25,15 @@ from streamhouse.core.errors import (
     StoreUnavailable,
 )
 from streamhouse.core.limits import MIB
+from streamhouse.core.randomness import SystemRandomness
 from streamhouse.objectstore.contract import ObjectStore
 from streamhouse.objectstore.opening import StoreOptions, open_store
 from streamhouse.objectstore.probe import check_store
 from streamhouse.objectstore.retries import RetryingStore, RetryPolicy
 from streamhouse.testing.services import S3Service
+
+CLOCK = SystemClock()
+RANDOMNESS = SystemRandomness()
 
 LARGE = bytes(range(256)) * (17 * MIB // 256)
 
