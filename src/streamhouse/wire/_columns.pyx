@@ -20,7 +20,7 @@ from cpython.buffer cimport (
 )
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from streamhouse.core.errors import InvalidRequest, LimitExceeded
 from streamhouse.core.limits import MAX_HEADERS_PER_RECORD as _MAX_HEADERS_PER_RECORD
@@ -84,6 +84,7 @@ cdef extern from *:
 
 
 include "_columns_memory.pxi"
+include "_columns_build.pxi"
 include "_columns_decode.pxi"
 include "_columns_encode.pxi"
 include "_columns_partition.pxi"
