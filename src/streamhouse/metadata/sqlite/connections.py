@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Final
 
 from streamhouse.core.errors import MetadataError, MetadataUnavailable, StreamHouseError
+from streamhouse.core.limits import MIB
 
 MEMORY: Final = ":memory:"
 
 _OLDEST_SQLITE: Final = (3, 35, 0)  # RETURNING; generated columns and upserts are older
 _STATEMENT_CACHE: Final = 512  # more than the backend has, so that each is prepared once per connection
+_LARGEST_IDLE_LOG_BYTES: Final = 64 * MIB  # what one huge transaction made of the log is given back afterwards
 _PAGE_CACHE_KIB: Final = 16 * 1024  # holds the inner pages of an index of some million entries
 
 
@@ -66,6 +68,7 @@ def _set_up(connection: sqlite3.Connection, path: str, *, busy_timeout_ms: int, 
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA fullfsync = ON")  # macOS: fsync alone does not reach the platter
     connection.execute("PRAGMA temp_store = MEMORY")
+    connection.execute(f"PRAGMA journal_size_limit = {_LARGEST_IDLE_LOG_BYTES}")
     connection.execute(f"PRAGMA cache_size = -{_PAGE_CACHE_KIB}")
     if read_only:
         connection.execute("PRAGMA query_only = ON")

@@ -174,7 +174,7 @@ class ThreadedEngine(Engine):
                         done.set_result(None)
         finally:
             self._pump = None
-            for _, done in (*group, *self._waiting):  # only when the loop is being torn down is any of them not done
+            for _, done in (*group, *self._waiting):  # any that is not done now: the event loop is being torn down
                 done.cancel()
 
     async def read(self, step: Callable[[Tx], T]) -> T:

@@ -116,11 +116,14 @@ class Job(Generic[T]):
 
 
 def run_jobs(connection: sqlite3.Connection, clock: StoreClock, jobs: Sequence[Job[Any]], where: str) -> None:
-    """Run all in one transaction; never raises: each job carries its own outcome."""
+    """Run all in one transaction. Raises nothing: each job carries its own outcome."""
     try:
         _run_together(connection, clock, jobs)
-    except (sqlite3.Error, StreamHouseError) as error:
-        failure = translated(error, where) if isinstance(error, sqlite3.Error) else error
+    except Exception as error:
+        failure: Exception = error
+        if isinstance(error, sqlite3.Error):
+            failure = translated(error, where)
+            failure.__cause__ = error
         if len(jobs) > 1 and not isinstance(failure, Busy):
             # The transaction broke as a whole (a full disk, say). Alone, each has its own chance and its own verdict;
             # running one again is as safe as its caller sending it again.
