@@ -169,7 +169,7 @@ def expire_groups(tx: Tx, *, empty_for_ms: int, limit: int) -> list[str]:
 
 def _check_fence(tx: Tx, fence: SlotFence) -> None:
     epoch = tx.value("SELECT epoch FROM coordinator_slots WHERE slot = ?", (fence.slot.slot,))
-    if epoch != fence.epoch or epoch == 0:  # before the first lease nobody coordinates, not even epoch 0
+    if epoch != fence.epoch:
         raise StaleEpoch(str(fence.slot), expected=fence.epoch, actual=int(epoch))
 
 
