@@ -8,6 +8,7 @@
     ├── InvalidRequest                  the caller asked for something that makes no sense
     │   ├── InvalidTopicName
     │   ├── InvalidPartitions
+    │   ├── OffsetOutOfRange            below the log's start or above its end, by a fresh look (R16)
     │   └── LimitExceeded               over a limit of core/limits.py
     ├── CorruptData                     bytes that fail a check
     │   ├── CorruptBatch                a record batch (CRC, length, count)
@@ -118,6 +119,22 @@ class InvalidTopicName(InvalidRequest):
 
 class InvalidPartitions(InvalidRequest):
     kafka_code = 37  # INVALID_PARTITIONS
+
+
+class OffsetOutOfRange(InvalidRequest):
+    kafka_code = 1  # OFFSET_OUT_OF_RANGE
+    http_status = 416
+
+    def __init__(
+        self, what: str, *, offset: int, log_start_offset: int, end_offset: int, hint: str | None = None
+    ) -> None:
+        super().__init__(
+            f"offset {offset} is outside of {what}, which starts at {log_start_offset} and ends before {end_offset}",
+            hint=hint,
+        )
+        self.offset = offset
+        self.log_start_offset = log_start_offset
+        self.end_offset = end_offset
 
 
 class LimitExceeded(InvalidRequest):
