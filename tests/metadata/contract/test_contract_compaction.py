@@ -75,6 +75,17 @@ async def test_s2_9_every_step_may_be_sent_again(backend: Backend) -> None:
     assert await store.apply_compaction(led.key, compaction.compaction_id) is CompactionVerdict.ALREADY
 
 
+async def test_s2_9_a_beginning_sent_again_after_it_was_applied_changes_nothing(backend: Backend) -> None:
+    led = await log_of(backend, 5, 5)
+    compaction = await plan(backend, led)
+    await backend.store.begin_compaction(compaction)
+    await backend.store.apply_compaction(led.key, compaction.compaction_id)
+    assert await backend.store.begin_compaction(compaction) == compaction
+    assert await backend.store.get_compaction(led.key) is None
+    await backend.store.advance_log_start(led.key, 10)
+    assert compaction.object.key in await dereferenced(backend)
+
+
 async def test_of_concurrent_applies_one_applies(backend: Backend) -> None:
     led = await log_of(backend, 5, 5)
     compaction = await plan(backend, led)

@@ -434,6 +434,18 @@ async def test_r13_a_leaderless_topic_adopts_at_its_watermark(backend: Backend) 
     assert_dense(entries, log_start=0, watermark=6)
 
 
+async def test_r19_an_adoption_by_the_rules_of_the_other_write_mode_is_fenced(backend: Backend) -> None:
+    query = await sink(backend)
+    await query.register(query.manifest(0, 0))
+    outcome = await backend.store.adopt_intent(query.key(), 0, epoch=0, base_offset=None)
+    assert outcome.verdict is Verdict.FENCED
+    other = Sink(backend=backend, topic=await backend.topic("blobs", leaderless=True))
+    await other.register(other.manifest(0, 0))
+    outcome = await backend.store.adopt_intent(other.key(), 0, epoch=1, base_offset=0)
+    assert outcome.verdict is Verdict.FENCED
+    assert await backend.entries(other.topic.partition_keys()[0]) == ()
+
+
 async def test_r6_a_registered_intent_is_adopted_whatever_the_horizon(backend: Backend) -> None:
     """Its objects are referenced; refusing them would hold the query up for ever."""
     query = await sink(backend)
@@ -489,3 +501,21 @@ async def test_r7_an_adopted_object_lives_as_long_as_its_entries(backend: Backen
     await backend.store.advance_log_start(key, 2)
     await backend.advance(10)
     assert [one.key for one in await backend.store.list_dereferenced(grace_ms=0, limit=10)] == [object_key]
+
+
+async def test_r7_one_blob_of_many_shares_lives_until_its_last_entry_goes(backend: Backend) -> None:
+    query = await sink(backend)
+    one, two = query.topic.partition_keys()
+    blob = backend.object()
+    shares = [intent_slice(partition, blob, byte_offset=turn * 100) for turn, partition in enumerate((0, 1, 0))]
+    await query.register(intent(query.key(0), *shares))
+    await query.adopt_all(0)
+    for key, end in ((one, 1), (two, 1), (one, 2)):
+        await backend.advance(10)
+        assert await backend.store.list_dereferenced(grace_ms=0, limit=10) == []
+        await backend.store.advance_log_start(key, end)
+    await backend.advance(10)
+    assert await backend.store.list_dereferenced(grace_ms=0, limit=10) == []
+    await query.register(intent(query.key(1)))
+    await backend.advance(10)
+    assert [found.key for found in await backend.store.list_dereferenced(grace_ms=0, limit=10)] == [blob.key]

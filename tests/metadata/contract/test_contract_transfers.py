@@ -328,6 +328,32 @@ async def test_r20_completion_needs_the_sender_s_epoch(backend: Backend) -> None
     assert (lease.agent_id, lease.epoch) == ("third", taken.epoch)
 
 
+async def test_r20_a_sender_that_lost_and_regained_its_lease_completes_nothing(backend: Backend) -> None:
+    """In between another may have led; the transfer belongs to the leadership that offered it."""
+    story = await handover(backend, SlotKey(4))
+    await backend.store.initiate_transfer(
+        story.transfer_id,
+        HeldLease(key=story.key, epoch=story.epoch),
+        holder=story.sender,
+        to_agent="target",
+        timeout_ms=10 * TTL_MS,
+    )
+    await story.accept()
+    await backend.advance(TTL_MS)
+    assert (await backend.lead(story.key, story.sender)).epoch == story.epoch + 1
+    with pytest.raises(NotLeader):
+        await story.complete()
+
+
+async def test_an_acceptance_belongs_to_one_incarnation(backend: Backend) -> None:
+    story = await handover(backend)
+    await story.initiate()
+    await story.accept()
+    with pytest.raises(TransferConflict):
+        await backend.store.accept_transfer(story.transfer_id, target=backend.holder("target"))
+    assert (await story.complete()).incarnation == story.target.incarnation
+
+
 async def test_r20_only_the_sender_completes(backend: Backend) -> None:
     story = await handover(backend)
     await story.initiate()
