@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from builders import batch, compaction_of, intent, intent_slice, leaderless_slice, leased_slice
 from harness import Backend
@@ -61,6 +63,22 @@ async def test_r19_every_commit_to_a_deleted_topic_is_gone(backend: Backend) -> 
     for outcome in (leased, leaderless):
         assert outcome.verdict is Verdict.GONE
         assert (outcome.base_offset, outcome.high_watermark, outcome.leader_epoch) == (-1, -1, -1)
+
+
+async def test_r5_what_was_committed_before_the_deletion_answers_as_it_did(backend: Backend) -> None:
+    led = await backend.led("leased")
+    blobs = await backend.partition("leaderless", leaderless=True)
+    piece = leased_slice(led.key, backend.object(), batch(2), epoch=led.epoch, base=0)
+    blob, share = backend.object(), leaderless_slice(blobs, batch(1, producer=3), batch(2))
+    one, two = backend.append_id(), backend.append_id()
+    first = await backend.store.commit_leased(one, [piece])
+    second = await backend.store.commit_leaderless(two, blob, [share])
+    for key in (led.key, blobs):
+        await backend.store.delete_topic(key.topic_id)
+    again = await backend.store.commit_leased(one, [piece])
+    assert again == [dataclasses.replace(outcome, repeated=True) for outcome in first]
+    again = await backend.store.commit_leaderless(two, blob, [share])
+    assert again == [dataclasses.replace(outcome, repeated=True) for outcome in second]
 
 
 async def test_r19_a_recreated_topic_never_receives_its_predecessor_s_buffer(backend: Backend) -> None:

@@ -347,6 +347,18 @@ async def test_a_simple_commit_keeps_its_group_alive(backend: Backend) -> None:
     assert (await backend.store.get_group(GROUP)).empty_since_ms == backend.now_ms - 900
 
 
+async def test_a_consumer_without_a_group_s_members_keeps_its_offsets_by_committing(backend: Backend) -> None:
+    """Kafka's standalone consumers commit through the coordinator into a group that never has members."""
+    key = await backend.partition()
+    fence = await coordinate(backend)
+    for offset in range(4):
+        await backend.store.commit_offsets(GROUP, fence, [OffsetCommit(key=key, offset=offset)])
+        await backend.advance(900)
+        assert await backend.store.expire_groups(empty_for_ms=1000, limit=10) == []
+    await backend.advance(101)
+    assert await backend.store.expire_groups(empty_for_ms=1000, limit=10) == [GROUP]
+
+
 async def test_expiry_stops_at_its_limit(backend: Backend) -> None:
     key = await backend.partition()
     for turn in range(5):

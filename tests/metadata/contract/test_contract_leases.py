@@ -96,6 +96,14 @@ async def test_a_superseded_incarnation_acquires_nothing(backend: Backend) -> No
     assert (await backend.lead(key, new)).epoch == 2
 
 
+async def test_an_incarnation_that_never_registered_is_not_superseded(backend: Backend) -> None:
+    key = await backend.partition()
+    registered = backend.holder("agent-1")
+    await backend.register(registered)
+    assert (await backend.lead(key, backend.holder("agent-1"))).epoch == 1
+    assert (await backend.lead(key, registered)).epoch == 2
+
+
 async def test_r10_keys_of_one_call_are_answered_one_by_one_in_order(backend: Backend) -> None:
     topic = await backend.topic("orders", partitions=3)
     blobs = await backend.topic("blobs", leaderless=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from builders import batch, compaction_of, leased_slice
+from builders import batch, compaction_of, intent, intent_slice, leaderless_slice, leased_slice
 from harness import Backend, LedPartition
 
 from streamhouse.core.errors import InvalidRequest, LimitExceeded, PartitionNotFound
 from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.core.limits import MAX_SCAN_ENTRIES
-from streamhouse.metadata.contract import CompactionVerdict, EntryKind, ScanRange
+from streamhouse.metadata.contract import CompactionVerdict, EntryKind, IntentKey, ScanRange
 
 
 async def log_of(backend: Backend, *counts: int, name: str = "orders") -> LedPartition:
@@ -152,6 +152,40 @@ async def test_by_time_after_compaction_of_a_middle_range(backend: Backend) -> N
     led = await stamped(backend, 300, 100, 200, 250, 400)
     await compact(backend, led, 1, 2, records=4)
     expected = {100: 0, 300: 0, 301: 8, 400: 8, 401: None}
+    assert {stamp: await found_at(backend, led, stamp) for stamp in expected} == expected
+
+
+async def test_by_time_in_a_leaderless_log_whose_slices_were_split(backend: Backend) -> None:
+    key = await backend.partition("blobs", leaderless=True)
+    known = batch(1, at_ms=100, producer=1, sequence=0)
+    for batches in (
+        [known],
+        [batch(1, at_ms=400), known, batch(1, at_ms=50), known, batch(1, at_ms=300)],
+        [batch(1, at_ms=200)],
+        [batch(1, at_ms=500)],
+    ):
+        await backend.store.commit_leaderless(backend.append_id(), backend.object(), [leaderless_slice(key, *batches)])
+    assert [entry.max_timestamp_ms for entry in await backend.entries(key)] == [100, 400, 50, 300, 200, 500]
+    expected = {50: 0, 100: 0, 101: 1, 300: 1, 400: 1, 401: 5, 500: 5, 501: None}
+    found = {stamp: await backend.store.find_entry_by_timestamp(key, stamp) for stamp in expected}
+    assert {stamp: one.entry.base_offset if one.entry else None for stamp, one in found.items()} == expected
+    largest = (await backend.store.find_max_timestamp_entry(key)).entry
+    assert largest is not None
+    assert largest.base_offset == 5
+
+
+async def test_by_time_among_adopted_slices(backend: Backend) -> None:
+    led = await stamped(backend, 300)
+    key = IntentKey(query_id="query", topic_id=led.key.topic_id, batch_id=0)
+    stamps = (100, 400, 200)
+    await backend.store.register_intent(
+        intent(key, *(intent_slice(0, backend.object(), 2, at_ms=stamp) for stamp in stamps))
+    )
+    await backend.store.adopt_intent(key, 0, epoch=led.epoch, base_offset=2)
+    led.next_offset = 8
+    await led.append(batch(2, at_ms=350))
+    await led.append(batch(2, at_ms=450))
+    expected = {100: 0, 300: 0, 301: 4, 400: 4, 401: 10, 450: 10, 451: None}
     assert {stamp: await found_at(backend, led, stamp) for stamp in expected} == expected
 
 

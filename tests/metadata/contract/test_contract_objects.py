@@ -127,8 +127,8 @@ async def test_r7_a_shared_blob_stays_until_its_last_entry_goes(backend: Backend
     slices = [leaderless_slice(key, byte_offset=turn * 100) for turn, key in enumerate(topic.partition_keys())]
     await backend.store.commit_leaderless(backend.append_id(), blob, slices)
     for key in topic.partition_keys():
-        assert await deletable(backend) == []
         await backend.advance(10)
+        assert await deletable(backend) == []
         await backend.store.advance_log_start(key, 1)
     await backend.advance(1)
     (gone,) = await backend.store.list_dereferenced(grace_ms=0, limit=10)
@@ -266,6 +266,18 @@ async def test_a_pin_is_created_once_and_keeps_its_creation_time(backend: Backen
     assert again.created_at_ms == first.created_at_ms
     assert again.expires_at_ms >= first.expires_at_ms
     assert len(await backend.store.list_pins()) == 1
+
+
+async def test_r7_a_pin_under_an_expired_one_s_id_is_a_new_one(backend: Backend) -> None:
+    """Its owner was unprotected in between: the old creation time would promise what cannot be kept."""
+    pin_id = backend.uuid()
+    await backend.store.create_pin(pin_id, owner="reader", ttl_ms=1000)
+    await backend.advance(10)
+    gone = await trimmed(backend)
+    await backend.advance(2000)
+    again = await backend.store.create_pin(pin_id, owner="reader", ttl_ms=1000)
+    assert (again.created_at_ms, again.expires_at_ms) == (backend.now_ms, backend.now_ms + 1000)
+    assert await deletable(backend) == [gone]
 
 
 async def test_pins_are_renewed_listed_and_released(backend: Backend) -> None:
