@@ -7,6 +7,7 @@ transaction that is repeated as a whole; both must be safe to repeat, which is t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol, TypeVar
 
@@ -59,11 +60,11 @@ class Connection(Protocol):
 
 class Database:
     def __init__(
-        self, dsn: str, *, randomness: Randomness, deadline_ms: int, max_connections: int = MAX_POOL_SIZE
+        self, dsn: str, *, randomness: Randomness, retry_deadline_ms: int, max_connections: int = MAX_POOL_SIZE
     ) -> None:
         self._dsn = dsn
         self._randomness = randomness
-        self._deadline_s = deadline_ms / 1000
+        self._deadline_s = retry_deadline_ms / 1000
         self._max_connections = max_connections
         self._pool: Any = None
         self._ended = False
@@ -81,9 +82,18 @@ class Database:
                 statement_cache_size=STATEMENT_CACHE_SIZE,
                 max_cached_statement_lifetime=0,
             )
+        except ConnectionError as error:
+            if "rejected SSL" not in str(error):
+                raise
+            raise MetadataError(
+                f"what answers at {self.where} is not PostgreSQL, or refuses TLS",
+                hint="check host and port, and sslmode, in the metadata URL",
+            ) from error
         except (asyncpg.ClientConfigurationError, ValueError) as error:
+            # A plain ValueError quotes what it stumbled on, which may be a piece of a password.
+            why = f": {error}" if isinstance(error, asyncpg.ClientConfigurationError) else ""
             raise ConfigError(
-                f"the metadata URL for {self.where} is not one that PostgreSQL understands: {error}",
+                f"the metadata URL for {self.where} is not one that PostgreSQL understands{why}",
                 hint="write postgresql://user@host:port/database",
             ) from None
         try:
@@ -103,6 +113,8 @@ class Database:
             finally:
                 await _close_quietly(connection)
 
+        if self._pool is not None:
+            raise MetadataError(f"the metadata store at {self.where} is open already")
         self._ended = False
         await self._persist(attempt)
         self._pool = asyncpg.create_pool(
@@ -150,9 +162,9 @@ class Database:
             connection = await pool.acquire(timeout=CONNECT_TIMEOUT_S + STATEMENT_TIMEOUT_S)
             try:
                 return await work(connection)
-            except (TimeoutError, OSError, asyncpg.InterfaceError):
+            except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError):
                 # Nobody knows what still travels on this connection; the next try takes another.
-                connection.terminate()
+                _drop(connection)
                 raise
             finally:
                 await pool.release(connection, timeout=CLOSE_TIMEOUT_S)
@@ -207,6 +219,12 @@ async def _leave_as_it_is(_connection: object) -> None:
     """Nothing of ours outlives its transaction in a session, so returning it to the pool costs no round trip."""
 
 
+def _drop(pooled: Any) -> None:
+    """The pool has already taken a connection back that it saw closing."""
+    with contextlib.suppress(asyncpg.InterfaceError):
+        pooled.terminate()
+
+
 async def _close_quietly(connection: Any) -> None:
     try:
         await connection.close(timeout=CLOSE_TIMEOUT_S)
@@ -216,6 +234,5 @@ async def _close_quietly(connection: Any) -> None:
 
 def _place(dsn: str) -> str:
     """``host:port/database`` of a DSN; nothing of it that could be a secret."""
-    rest = dsn.partition("://")[2].partition("?")[0].partition("#")[0]
-    network, slash, database = rest.partition("/")
-    return f"{network.rpartition('@')[2] or 'localhost'}{slash}{database}"
+    without_user = dsn.rpartition("@")[2] if "@" in dsn else dsn.partition("://")[2]
+    return without_user.partition("?")[0].partition("#")[0] or "localhost"

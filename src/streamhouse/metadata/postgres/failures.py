@@ -53,8 +53,9 @@ def may_retry(error: BaseException) -> bool:
         return sqlstate in _TRY_AGAIN or sqlstate.startswith("08")
     if isinstance(error, asyncpg.InterfaceError):
         # asyncpg's word for a connection, or a pool, that closed between two calls; also for calls that make no sense.
-        return "clos" in str(error)
-    return isinstance(error, (OSError, EOFError))
+        return any(word in str(error) for word in ("closed", "closing", "released"))
+    # InternalClientError is what asyncpg makes of a session that was killed while it was idle.
+    return isinstance(error, (OSError, EOFError, asyncpg.InternalClientError))
 
 
 def lost_connection(error: BaseException) -> bool:
@@ -62,11 +63,13 @@ def lost_connection(error: BaseException) -> bool:
     if isinstance(error, asyncpg.PostgresError):
         sqlstate = error.sqlstate or ""
         return sqlstate in _CONNECTION_LOST or sqlstate.startswith("08")
-    return isinstance(error, (OSError, EOFError))
+    return isinstance(error, (OSError, EOFError, asyncpg.InternalClientError))
 
 
 def unavailable(error: BaseException, where: str) -> MetadataUnavailable:
-    return MetadataUnavailable(f"the PostgreSQL server at {where} did not answer in time: {_describe(error)}")
+    return MetadataUnavailable(
+        f"the PostgreSQL server at {where} could not be used before the deadline: {_describe(error)}"
+    )
 
 
 def translated(error: BaseException, where: str) -> StreamHouseError | None:

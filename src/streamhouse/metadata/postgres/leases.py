@@ -22,7 +22,7 @@ from streamhouse.metadata.postgres.database import Connection, Database, Row
 from streamhouse.metadata.postgres.rows import plain_uuid, split_lease_keys, to_lease
 
 _ACQUIRE: Final = "SELECT * FROM sh_acquire_leases($1, $2, $3, $4, $5, $6, $7, $8, $9)"
-_RENEW: Final = "SELECT * FROM sh_renew_leases($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
+_RENEW: Final = "SELECT * FROM sh_renew_leases($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
 _RELEASE: Final = "SELECT * FROM sh_release_leases($1, $2, $3, $4, $5, $6, $7, $8, $9)"
 
 _PARTITION_LEASES: Final = """
@@ -66,7 +66,9 @@ class PostgresLeases(Leases):
         self, holder: Holder, held: Sequence[HeldLease], *, ttl_ms: int | None
     ) -> list[RenewOutcome]:
         checks.check_lease_keys([lease.key for lease in held], ttl_ms)
-        rows = await self._database.fetch(_RENEW, holder.agent_id, holder.incarnation, ttl_ms, *_held_columns(held))
+        rows = await self._database.fetch(
+            _RENEW, holder.agent_id, holder.incarnation, holder.wal_id, ttl_ms, *_held_columns(held)
+        )
         answered = {row["place"]: row for row in rows}
         return [_renewed(lease.key, answered.get(place)) for place, lease in enumerate(held)]
 
@@ -76,6 +78,7 @@ class PostgresLeases(Leases):
         return [held[place].key for place in sorted(row["place"] for row in rows)]
 
     async def list_leases(self, *, agent_id: str | None = None, keys: Sequence[LeaseKey] | None = None) -> list[Lease]:
+        checks.check_keys(keys or (), "leases")
         return await self._database.call(lambda connection: read_leases(connection, agent_id=agent_id, keys=keys))
 
 

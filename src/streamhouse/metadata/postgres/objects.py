@@ -188,7 +188,7 @@ class PostgresPinsAndClaims(Maintenance):
         checks.check_text(name, "a claim's name")
         checks.check_text(owner, "a claim's owner")
         gone = await self._database.fetchval(
-            "DELETE FROM claims WHERE name = $1 AND owner = $2 RETURNING expires_at > (SELECT sh_now_ms())", name, owner
+            "DELETE FROM claims WHERE name = $1 AND owner = $2 RETURNING true", name, owner
         )
         return bool(gone)
 

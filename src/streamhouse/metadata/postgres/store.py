@@ -12,7 +12,7 @@ from typing import Final
 from uuid import UUID
 
 from streamhouse.core.errors import DurabilityMismatch
-from streamhouse.core.randomness import Randomness, SystemRandomness
+from streamhouse.core.randomness import Randomness
 from streamhouse.metadata import checks
 from streamhouse.metadata.changes import ChangeHub
 from streamhouse.metadata.contract import NEVER_MS, Change, ClusterInfo, Durability, MetadataStore
@@ -32,7 +32,7 @@ from streamhouse.metadata.postgres.rows import plain_uuid
 from streamhouse.metadata.postgres.topics import PostgresTopics
 from streamhouse.metadata.postgres.transfers import PostgresTransfers
 
-DEFAULT_DEADLINE_MS: Final = 30_000
+RETRY_DEADLINE_MS: Final = 30_000
 _INFO: Final = """
 SELECT s.cluster_id, s.durability, s.wal_id, s.gc_horizon_ms, current_setting('server_version') AS server,
        (SELECT max(m.version) FROM schema_migrations AS m) AS schema_version
@@ -69,13 +69,13 @@ class PostgresMetadata(
         self,
         dsn: str,
         *,
-        randomness: Randomness | None = None,
-        deadline_ms: int = DEFAULT_DEADLINE_MS,
+        randomness: Randomness,
+        retry_deadline_ms: int = RETRY_DEADLINE_MS,
         max_connections: int = MAX_POOL_SIZE,
     ) -> None:
-        self._randomness = randomness or SystemRandomness()
+        self._randomness = randomness
         self._database = Database(
-            dsn, randomness=self._randomness, deadline_ms=deadline_ms, max_connections=max_connections
+            dsn, randomness=randomness, retry_deadline_ms=retry_deadline_ms, max_connections=max_connections
         )
         self._hub = ChangeHub()
         self._listener: ChangeListener | None = None
@@ -85,6 +85,7 @@ class PostgresMetadata(
         async def prepare(connection: Connection) -> None:
             await migrate(connection, where=self._database.where, randomness=self._randomness)
 
+        self._hub = ChangeHub()
         await self._database.open(prepare)
 
     async def close(self) -> None:

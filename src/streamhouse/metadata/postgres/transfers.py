@@ -120,7 +120,8 @@ class PostgresTransfers(Leases):
             transfer = _to_transfer(row)
             if transfer.to_agent != target.agent_id:
                 raise TransferConflict(f"transfer {transfer_id} is to {transfer.to_agent}, not to {target.agent_id}")
-            if transfer.state is TransferState.ACCEPTED and row["target_incarnation"] == target.incarnation:
+            went_on = transfer.state in (TransferState.ACCEPTED, TransferState.COMPLETED)
+            if went_on and row["target_incarnation"] == target.incarnation:
                 return transfer
             _check_state(transfer, TransferState.PENDING)
             accepted = await connection.fetchrow(
@@ -137,6 +138,7 @@ class PostgresTransfers(Leases):
         return await self._database.transact(work)
 
     async def reject_transfer(self, transfer_id: UUID, *, agent_id: str, reason: str) -> Transfer:
+        checks.check_agent_id(agent_id)
         checks.check_text(reason, "a reason", may_be_empty=True)
 
         async def work(connection: Connection) -> Transfer:

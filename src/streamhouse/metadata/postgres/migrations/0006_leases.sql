@@ -3,19 +3,24 @@
 -- Lock order: the agent's number, slots, partitions, lease rows, each kind in key order. The clock is read only when
 -- the locks are held: a lease that ran out while we waited for its row has run out (R20).
 
--- Refuses a holder that a newer incarnation has replaced, and one whose durability is not the store's (R2). The share
--- lock keeps a newer incarnation from registering until we are done: else this one could take over from it.
-CREATE FUNCTION sh_check_holder(p_agent_id text, p_incarnation uuid, p_wal_id uuid, p_ttl_ms bigint) RETURNS void
-LANGUAGE plpgsql AS $$
+-- Refuses a holder that a newer incarnation has replaced. The share lock keeps a newer one from registering until we
+-- are done: else the older could take over from it.
+CREATE FUNCTION sh_check_incarnation(p_agent_id text, p_incarnation uuid) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_superseded uuid[];
-    v_durability text;
-    v_wal_id uuid;
 BEGIN
     SELECT n.superseded INTO v_superseded FROM node_ids AS n WHERE n.agent_id = p_agent_id FOR SHARE;
     IF p_incarnation = ANY (v_superseded) THEN
         RAISE EXCEPTION 'a newer incarnation of agent % has registered', p_agent_id USING ERRCODE = 'SH001';
     END IF;
+END $$;
+
+-- Refuses a holder whose durability is not the store's (R2).
+CREATE FUNCTION sh_check_binding(p_agent_id text, p_wal_id uuid, p_ttl_ms bigint) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_durability text;
+    v_wal_id uuid;
+BEGIN
     SELECT s.durability, s.wal_id INTO v_durability, v_wal_id FROM store_info AS s;
     IF v_durability = 'wal' AND v_wal_id <> p_wal_id THEN
         RAISE EXCEPTION 'the store is bound to WAL %, and agent % writes WAL %', v_wal_id, p_agent_id, p_wal_id
@@ -56,7 +61,8 @@ DECLARE
     v_now bigint;
     v_expiry bigint;
 BEGIN
-    PERFORM sh_check_holder(p_agent_id, p_incarnation, p_wal_id, p_ttl_ms);
+    PERFORM sh_check_incarnation(p_agent_id, p_incarnation);
+    PERFORM sh_check_binding(p_agent_id, p_wal_id, p_ttl_ms);
     PERFORM 1 FROM coordinator_slots AS s WHERE s.slot = ANY (p_slots) ORDER BY s.slot FOR UPDATE;
     PERFORM 1 FROM unnest(p_topic_ids, p_partition_ids) AS k (topic_id, partition_id)
     JOIN partitions AS p ON p.topic_id = k.topic_id AND p.partition_id = k.partition_id
@@ -158,7 +164,7 @@ END $$;
 
 -- A row of each lease asked for, as it stands afterwards; renewed or not. Never bumps an epoch (S1.13).
 CREATE FUNCTION sh_renew_leases(
-    p_agent_id text, p_incarnation uuid, p_ttl_ms bigint,
+    p_agent_id text, p_incarnation uuid, p_wal_id uuid, p_ttl_ms bigint,
     p_topic_ids uuid[], p_partition_ids integer[], p_epochs bigint[], p_partition_places integer[],
     p_slots integer[], p_slot_epochs bigint[], p_slot_places integer[]
 ) RETURNS TABLE (
@@ -169,6 +175,9 @@ DECLARE
     v_now bigint;
     v_expiry bigint;
 BEGIN
+    IF p_ttl_ms IS NULL THEN
+        PERFORM sh_check_binding(p_agent_id, p_wal_id, p_ttl_ms);
+    END IF;
     PERFORM sh_lock_leases(p_topic_ids, p_partition_ids, p_slots);
     v_now := sh_now_ms();
     v_expiry := sh_lease_expiry(v_now, p_ttl_ms);

@@ -1,0 +1,205 @@
+"""Connections killed, replies lost, the server restarted: every commit has exactly one outcome (R5)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import asyncpg
+import pytest
+from builders import assert_dense, batch, leaderless_slice, leased_slice
+from lossy_proxy import lossy_proxy
+from scenes import Opener, append_id, blob_slices, flush_slices, holder, offsets, topic, until_waiting, uploaded
+
+from streamhouse.core.errors import MetadataUnavailable
+from streamhouse.core.ids import PartitionKey
+from streamhouse.core.randomness import SeededRandomness
+from streamhouse.metadata.contract import ScanRange, SliceOutcome, Verdict
+from streamhouse.metadata.postgres.store import PostgresMetadata
+from streamhouse.testing.services import PostgresService
+
+KILL_SESSIONS = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE datname = current_database() AND application_name = 'streamhouse'
+"""
+
+
+async def assert_each_once(store: PostgresMetadata, key: PartitionKey, outcomes: list[SliceOutcome]) -> None:
+    """What was answered is what stands there: no commit lost, none twice."""
+    (page,) = await store.scan_entries([ScanRange(key=key, from_offset=0)], limit=10_000)
+    assert_dense(page.entries, log_start=0, watermark=page.partition.high_watermark)
+    answered = sorted((outcome.base_offset, outcome.end_offset) for outcome in outcomes)
+    assert answered == [(entry.base_offset, entry.end_offset) for entry in page.entries]
+
+
+async def test_r5_sessions_killed_at_random_moments(store: PostgresMetadata, operator: asyncpg.Connection) -> None:
+    (key, *_) = keys = await topic(store, partitions=20, leaderless=True)
+    moments = SeededRandomness(5)
+    finished = asyncio.Event()
+
+    async def kill() -> None:
+        while not finished.is_set():
+            await asyncio.sleep(moments.uniform(0, 0.01))
+            await operator.execute(KILL_SESSIONS)
+            # Let it breathe, or no connection lives long enough to commit anything.
+            await asyncio.sleep(0.03)
+
+    async def write(commits: int) -> list[SliceOutcome]:
+        return [(await store.commit_leaderless(append_id(), uploaded(), blob_slices(keys)))[0] for _ in range(commits)]
+
+    killer = asyncio.create_task(kill())
+    written = await asyncio.gather(*(write(10) for _ in range(3)))
+    finished.set()
+    await killer
+    outcomes = [outcome for some in written for outcome in some]
+    assert {outcome.verdict for outcome in outcomes} == {Verdict.COMMITTED}
+    await assert_each_once(store, key, outcomes)
+
+
+@pytest.mark.parametrize("leaderless", [True, False])
+async def test_r5_killed_while_waiting_for_a_row_lock(
+    store: PostgresMetadata, operator: asyncpg.Connection, leaderless: bool
+) -> None:
+    keys = await topic(store, leaderless=leaderless)
+    (key,) = keys
+    identity, blob = append_id(), uploaded()
+
+    async def commit() -> list[SliceOutcome]:
+        if leaderless:
+            return await store.commit_leaderless(identity, blob, [leaderless_slice(key, batch(3))])
+        return await store.commit_leased(identity, [leased_slice(key, blob, batch(3), epoch=1, base=0)])
+
+    if not leaderless:
+        await store.acquire_leases(holder(), keys, ttl_ms=30_000)
+    transaction = operator.transaction()
+    await transaction.start()
+    await operator.execute("SELECT 1 FROM partitions FOR UPDATE")
+    under_way = asyncio.create_task(commit())
+    (waiting,) = await until_waiting(operator)
+    await operator.execute("SELECT pg_terminate_backend($1)", waiting)
+    await until_waiting(operator, other_than=waiting)
+    await transaction.rollback()
+    (outcome,) = await under_way
+    assert (outcome.verdict, outcome.base_offset, outcome.end_offset) == (Verdict.COMMITTED, 0, 2)
+    (repeat,) = await commit()
+    assert repeat.repeated
+    assert (repeat.base_offset, repeat.end_offset) == (0, 2)
+    assert await offsets(store, key) == [(0, 2)]
+
+
+async def test_r5_a_lost_reply_is_resolved_by_the_identical_commit(dsn: str, open_store: Opener) -> None:
+    async with lossy_proxy(dsn) as proxy:
+        store = await open_store(proxy.dsn)
+        (free,) = await topic(store, "blobs", leaderless=True)
+        (led,) = await topic(store, "orders")
+        await store.acquire_leases(holder(), [led], ttl_ms=30_000)
+        for n in range(3):
+            proxy.lose_reply_to = b"sh_commit"
+            (outcome,) = await store.commit_leaderless(append_id(), uploaded(), blob_slices([free]))
+            assert (outcome.verdict, outcome.base_offset, outcome.repeated) == (Verdict.COMMITTED, n, True)
+            proxy.lose_reply_to = b"sh_commit"
+            (outcome,) = await store.commit_leased(append_id(), flush_slices([led], uploaded(), base=n))
+            assert (outcome.verdict, outcome.base_offset, outcome.repeated) == (Verdict.COMMITTED, n, True)
+        assert proxy.lost == 6
+        assert await offsets(store, free) == await offsets(store, led) == [(0, 0), (1, 1), (2, 2)]
+
+
+async def test_calls_of_several_statements_survive_lost_replies(dsn: str, open_store: Opener) -> None:
+    """Each reply of a transaction is lost once, the last being that of its COMMIT."""
+    async with lossy_proxy(dsn) as proxy:
+        store = await open_store(proxy.dsn)
+        await topic(store, "warm-up")
+        lost_before = -1
+        replies = 0
+        while proxy.lost > lost_before:
+            # Lose the reply after the first 0, 1, 2, … of this call, until the call has no more to lose.
+            lost_before = proxy.lost
+            proxy.lose_reply_to, proxy.after_replies = b"", replies
+            await topic(store, f"topic-{replies}", partitions=3)
+            proxy.lose_reply_to = None
+            replies += 1
+        # BEGIN, four statements or more, COMMIT: each reply was lost once, and a last round lost none.
+        assert proxy.lost == replies - 1 >= 6
+        topics = {one.name: one for one in await store.list_topics()}
+        assert set(topics) == {"warm-up", *(f"topic-{n}" for n in range(replies))}
+        for n in range(replies):
+            assert len(await store.get_partitions(topics[f"topic-{n}"].partition_keys())) == 3
+
+
+async def test_r5_the_server_is_killed_in_the_middle_of_a_stream_of_commits(
+    postgres_service: PostgresService, store: PostgresMetadata
+) -> None:
+    free = await topic(store, "blobs", partitions=4, leaderless=True)
+    led = await topic(store, "orders", partitions=4)
+    await store.acquire_leases(holder(), led, ttl_ms=3_600_000)
+    stop = asyncio.Event()
+
+    async def write_blobs() -> list[SliceOutcome]:
+        outcomes = []
+        while not stop.is_set():
+            outcomes.append((await store.commit_leaderless(append_id(), uploaded(), blob_slices(free)))[0])
+        return outcomes
+
+    async def write_flushes() -> list[SliceOutcome]:
+        outcomes: list[SliceOutcome] = []
+        while not stop.is_set():
+            slices = flush_slices(led, uploaded(), base=len(outcomes))
+            outcomes.append((await store.commit_leased(append_id(), slices))[0])
+        return outcomes
+
+    writers = [
+        asyncio.create_task(write_blobs()),
+        asyncio.create_task(write_blobs()),
+        asyncio.create_task(write_flushes()),
+    ]
+    for _ in range(2):
+        await asyncio.sleep(0.1)
+        await asyncio.to_thread(postgres_service.restart)
+    await asyncio.sleep(0.1)
+    stop.set()
+    first, second, flushed = await asyncio.gather(*writers)
+    assert {outcome.verdict for outcome in (*first, *second, *flushed)} == {Verdict.COMMITTED}
+    await assert_each_once(store, free[0], [*first, *second])
+    await assert_each_once(store, led[0], flushed)
+
+
+async def test_a_server_that_stays_away_is_reported_and_may_come_back(
+    dsn: str, postgres_service: PostgresService, open_store: Opener
+) -> None:
+    store = await open_store(retry_deadline_ms=300)
+    (key,) = await topic(store, leaderless=True)
+    identity, blob, slices = append_id(), uploaded(), blob_slices([key])
+    postgres_service.kill()
+    try:
+        with pytest.raises(MetadataUnavailable, match=r"127\.0\.0\.1"):
+            await store.commit_leaderless(identity, blob, slices)
+    finally:
+        await asyncio.to_thread(postgres_service.restart)
+    (outcome,) = await store.commit_leaderless(identity, blob, slices)
+    assert (outcome.verdict, outcome.base_offset) == (Verdict.COMMITTED, 0)
+
+
+async def test_a_cancelled_call_leaves_the_store_usable(store: PostgresMetadata, operator: asyncpg.Connection) -> None:
+    (key,) = await topic(store, leaderless=True)
+    transaction = operator.transaction()
+    await transaction.start()
+    await operator.execute("SELECT 1 FROM partitions FOR UPDATE")
+    calls = [
+        asyncio.create_task(store.commit_leaderless(append_id(), uploaded(), blob_slices([key]))) for _ in range(20)
+    ]
+    await until_waiting(operator, sessions=10)
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+    await transaction.rollback()
+    (outcome,) = await store.commit_leaderless(append_id(), uploaded(), blob_slices([key]))
+    assert outcome.verdict is Verdict.COMMITTED
+
+
+async def test_calls_on_a_closed_store_are_refused_at_once(open_store: Opener) -> None:
+    store = await open_store()
+    await store.close()
+    await store.close()
+    with pytest.raises(MetadataUnavailable, match="not open"):
+        await store.list_topics()
+    await store.open()
+    assert await store.list_topics() == []
