@@ -1,4 +1,4 @@
-"""Lease transfers (S3.19) and their one compare-and-swap (R20)."""
+"""Lease transfers (S3.19): the steps, their repeats, their ends."""
 
 from __future__ import annotations
 
@@ -8,74 +8,17 @@ from uuid import UUID
 
 import pytest
 from builders import TTL_MS, batch, leased_slice
-from harness import Backend, LedPartition
+from harness import Backend
+from stories import LIVENESS_MS, TIMEOUT_MS, Handover, handover
 
 from streamhouse.core.errors import (
     AgentNotFound,
-    Conflict,
     InvalidRequest,
     NotLeader,
     TransferConflict,
     TransferNotFound,
 )
-from streamhouse.metadata.contract import HeldLease, Holder, Lease, LeaseKey, SlotKey, Transfer, TransferState, Verdict
-
-TIMEOUT_MS = 10_000
-LIVENESS_MS = 60_000
-
-
-@dataclasses.dataclass(slots=True, kw_only=True)
-class Handover:
-    """A lease of ``sender`` on its way to ``target``, both registered."""
-
-    backend: Backend
-    key: LeaseKey
-    epoch: int
-    sender: Holder
-    target: Holder
-    transfer_id: UUID
-
-    async def initiate(self, transfer_id: UUID | None = None) -> Transfer:
-        return await self.backend.store.initiate_transfer(
-            transfer_id or self.transfer_id,
-            HeldLease(key=self.key, epoch=self.epoch),
-            holder=self.sender,
-            to_agent=self.target.agent_id,
-            timeout_ms=TIMEOUT_MS,
-        )
-
-    async def accept(self) -> Transfer:
-        return await self.backend.store.accept_transfer(self.transfer_id, target=self.target)
-
-    async def complete(self, next_offset: int = 0, *, holder: Holder | None = None) -> Lease:
-        return await self.backend.store.complete_transfer(
-            self.transfer_id,
-            holder=holder or self.sender,
-            next_offset=next_offset,
-            ttl_ms=TTL_MS,
-            liveness_timeout_ms=LIVENESS_MS,
-        )
-
-    async def state(self) -> TransferState:
-        (found,) = [
-            one
-            for one in await self.backend.store.list_transfers(open_only=False)
-            if one.transfer_id == self.transfer_id
-        ]
-        return found.state
-
-
-async def handover(backend: Backend, led: LedPartition | SlotKey | None = None) -> Handover:
-    sender, target = backend.holder("sender"), backend.holder("target")
-    await backend.register(sender)
-    await backend.register(target)
-    if isinstance(led, SlotKey):
-        key: LeaseKey = led
-        epoch = (await backend.lead(led, sender)).epoch
-    else:
-        one = led or await backend.led(holder=sender)
-        key, epoch, sender = one.key, one.epoch, one.holder
-    return Handover(backend=backend, key=key, epoch=epoch, sender=sender, target=target, transfer_id=backend.uuid())
+from streamhouse.metadata.contract import HeldLease, SlotKey, Transfer, TransferState, Verdict
 
 
 async def test_s3_19_pending_accepted_completed(backend: Backend) -> None:
@@ -269,132 +212,6 @@ async def test_what_cannot_be_rejected(backend: Backend) -> None:
     await story.complete()
     with pytest.raises(TransferConflict):
         await backend.store.reject_transfer(story.transfer_id, agent_id="target", reason="")
-
-
-# Completion refused, one by one (R20).
-
-
-async def test_r20_completion_needs_an_acceptance(backend: Backend) -> None:
-    story = await handover(backend)
-    with pytest.raises(TransferNotFound):
-        await story.complete()
-    await story.initiate()
-    with pytest.raises(TransferConflict):
-        await story.complete()
-    assert await story.state() is TransferState.PENDING
-
-
-async def test_r20_completion_must_come_within_the_deadline(backend: Backend) -> None:
-    story = await handover(backend)
-    await story.initiate()
-    await story.accept()
-    await backend.advance(TIMEOUT_MS)
-    with pytest.raises(TransferConflict):
-        await story.complete()
-    (lease,) = await backend.store.list_leases(keys=[story.key])
-    assert (lease.agent_id, lease.epoch) == ("sender", 1)
-
-
-async def test_r20_completion_needs_the_watermark_where_the_sender_stopped(backend: Backend) -> None:
-    led = await backend.led(holder=backend.holder("agent-1"))
-    await led.append(batch(5))
-    story = await handover(backend, led)
-    await story.initiate()
-    await story.accept()
-    for wrong in (0, 4, 6):
-        with pytest.raises(TransferConflict):
-            await story.complete(next_offset=wrong)
-    await led.append(batch(1))
-    with pytest.raises(TransferConflict):
-        await story.complete(next_offset=5)
-    assert (await story.complete(next_offset=6)).agent_id == "target"
-
-
-async def test_r20_completion_needs_the_sender_s_epoch(backend: Backend) -> None:
-    story = await handover(backend)
-    await backend.store.initiate_transfer(
-        story.transfer_id,
-        HeldLease(key=story.key, epoch=story.epoch),
-        holder=story.sender,
-        to_agent="target",
-        timeout_ms=10 * TTL_MS,
-    )
-    await story.accept()
-    await backend.advance(TTL_MS)
-    taken = await backend.lead(story.key, backend.holder("third"))
-    with pytest.raises(NotLeader):
-        await story.complete()
-    (lease,) = await backend.store.list_leases(keys=[story.key])
-    assert (lease.agent_id, lease.epoch) == ("third", taken.epoch)
-
-
-async def test_r20_a_sender_that_lost_and_regained_its_lease_completes_nothing(backend: Backend) -> None:
-    """In between another may have led; the transfer belongs to the leadership that offered it."""
-    story = await handover(backend, SlotKey(4))
-    await backend.store.initiate_transfer(
-        story.transfer_id,
-        HeldLease(key=story.key, epoch=story.epoch),
-        holder=story.sender,
-        to_agent="target",
-        timeout_ms=10 * TTL_MS,
-    )
-    await story.accept()
-    await backend.advance(TTL_MS)
-    assert (await backend.lead(story.key, story.sender)).epoch == story.epoch + 1
-    with pytest.raises(NotLeader):
-        await story.complete()
-
-
-async def test_an_acceptance_belongs_to_one_incarnation(backend: Backend) -> None:
-    story = await handover(backend)
-    await story.initiate()
-    await story.accept()
-    with pytest.raises(TransferConflict):
-        await backend.store.accept_transfer(story.transfer_id, target=backend.holder("target"))
-    assert (await story.complete()).incarnation == story.target.incarnation
-
-
-async def test_r20_only_the_sender_completes(backend: Backend) -> None:
-    story = await handover(backend)
-    await story.initiate()
-    await story.accept()
-    for stranger in (story.target, backend.holder("third"), backend.holder("sender")):
-        with pytest.raises(Conflict):
-            await story.complete(holder=stranger)
-    assert (await backend.store.list_leases(keys=[story.key]))[0].agent_id == "sender"
-
-
-async def test_r20_completion_needs_a_target_that_lives(backend: Backend) -> None:
-    story = await handover(backend, SlotKey(4))
-    await backend.advance(LIVENESS_MS)
-    await backend.lead(SlotKey(4), story.sender)
-    fresh = dataclasses.replace(story, epoch=2)
-    await fresh.initiate()
-    await fresh.accept()
-    await backend.advance(1)
-    with pytest.raises(TransferConflict):
-        await fresh.complete()
-    await backend.store.heartbeat("target", story.target.incarnation)
-    assert (await fresh.complete()).agent_id == "target"
-
-
-async def test_r20_completion_needs_the_incarnation_that_accepted(backend: Backend) -> None:
-    story = await handover(backend)
-    await story.initiate()
-    await story.accept()
-    await backend.register(backend.holder("target"))
-    with pytest.raises(TransferConflict):
-        await story.complete()
-
-
-async def test_r20_completion_needs_a_target_that_is_still_registered(backend: Backend) -> None:
-    story = await handover(backend)
-    await story.initiate()
-    await story.accept()
-    await backend.store.deregister_agent("target", story.target.incarnation)
-    with pytest.raises(TransferConflict):
-        await story.complete()
-    assert (await backend.store.list_leases(keys=[story.key]))[0].agent_id == "sender"
 
 
 # Listing and expiry.
