@@ -16,10 +16,11 @@ _KEEP_MS: Final = 3_600_000  # how long an expired request stays, for people who
 _SWEEP: Final = 1000  # rows that one request cleans away of earlier ones
 _COLUMNS: Final = "f.request_id, f.topic_id, f.partition_id, f.requested_at, f.expires_at"
 _CLEAN: Final = """
-DELETE FROM flush_requests AS f USING (
+WITH old AS MATERIALIZED (
     SELECT o.request_id, o.topic_id, o.partition_id FROM flush_requests AS o
     WHERE o.expires_at < (SELECT sh_now_ms()) - $1::bigint LIMIT $2 FOR UPDATE SKIP LOCKED
-) AS old
+)
+DELETE FROM flush_requests AS f USING old
 WHERE f.request_id = old.request_id AND f.topic_id = old.topic_id AND f.partition_id = old.partition_id
 """
 _REQUEST: Final = """

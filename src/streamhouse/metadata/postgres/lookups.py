@@ -168,15 +168,19 @@ class PostgresLookups(Log):
             producers[to_key(row)].append(_to_producer(row))
         return producers
 
+    # Below, the rows to go are picked in a materialised WITH: as a plain sub-select the planner may run it once for
+    # every row of the table, and with SKIP LOCKED each run would pick others.
+
     async def expire_producers(self, *, idle_ms: int, limit: int) -> int:
         checks.check_duration(idle_ms, "an idle time")
         checks.check_sweep_limit(limit)
         status = await self._database.call(
             lambda connection: connection.execute(
-                """DELETE FROM producer_windows AS w USING (
+                """WITH idle AS MATERIALIZED (
                        SELECT o.topic_id, o.partition_id, o.producer_id FROM producer_windows AS o
                        WHERE o.updated_at < (SELECT sh_now_ms()) - $1 LIMIT $2 FOR UPDATE SKIP LOCKED
-                   ) AS idle
+                   )
+                   DELETE FROM producer_windows AS w USING idle
                    WHERE w.topic_id = idle.topic_id AND w.partition_id = idle.partition_id
                        AND w.producer_id = idle.producer_id""",
                 idle_ms,
@@ -197,12 +201,13 @@ class PostgresLookups(Log):
         checks.check_sweep_limit(limit)
         status = await self._database.call(
             lambda connection: connection.execute(
-                """DELETE FROM commits AS c USING (
+                """WITH old AS MATERIALIZED (
                        SELECT o.append_id FROM commits AS o
                        WHERE o.committed_at < (SELECT sh_now_ms()) - $1
                            AND o.newest_object_at < (SELECT gc_horizon_ms FROM store_info)
                        ORDER BY o.committed_at LIMIT $2 FOR UPDATE SKIP LOCKED
-                   ) AS old
+                   )
+                   DELETE FROM commits AS c USING old
                    WHERE c.append_id = old.append_id""",
                 keep_ms,
                 limit,

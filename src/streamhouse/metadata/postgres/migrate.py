@@ -38,7 +38,10 @@ async def _applied(connection: Connection, where: str) -> set[int]:
         raise MetadataError(
             f"search_path names no schema that exists in {where}", hint="create the schema, or correct search_path"
         )
-    table = "SELECT to_regclass(quote_ident(current_schema()) || '.schema_migrations') IS NOT NULL"
+    # Not to_regclass: its answer "there is none" is cached in the session and would outlive the wait for the lock.
+    table = """SELECT EXISTS (
+        SELECT FROM pg_catalog.pg_class AS c
+        WHERE c.relname = 'schema_migrations' AND c.relnamespace = current_schema()::regnamespace)"""
     if not await connection.fetchval(table):
         return set()
     return {int(row["version"]) for row in await connection.fetch("SELECT version FROM schema_migrations")}
