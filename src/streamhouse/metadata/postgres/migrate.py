@@ -40,8 +40,8 @@ async def _applied(connection: Connection, where: str) -> set[int]:
         )
     # Not to_regclass: its answer "there is none" is cached in the session and would outlive the wait for the lock.
     table = """SELECT EXISTS (
-        SELECT FROM pg_catalog.pg_class AS c
-        WHERE c.relname = 'schema_migrations' AND c.relnamespace = current_schema()::regnamespace)"""
+        SELECT FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+        WHERE c.relname = 'schema_migrations' AND n.nspname = current_schema())"""
     if not await connection.fetchval(table):
         return set()
     return {int(row["version"]) for row in await connection.fetch("SELECT version FROM schema_migrations")}
