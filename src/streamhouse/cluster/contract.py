@@ -1,0 +1,171 @@
+"""What the cluster asks of the application, and what it tells about itself. Pure.
+
+``Owner`` is the one seam to whatever a lease protects (a partition's log, a coordinator's groups).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Protocol
+from uuid import UUID
+
+from streamhouse.core.errors import ConfigError
+from streamhouse.core.settings import Settings
+from streamhouse.metadata.contract import Lease, LeaseKey
+
+_LONGEST_TRANSFER_MS: Final = 10_000  # a flush and three small writes; a target that takes longer is no help
+
+
+class Mode(StrEnum):
+    FLEET = "fleet"
+    """Leases expire; the ring spreads them over the live agents."""
+    SINGLE_NODE = "single_node"
+    """The data directory's lock is the lease: this agent leads everything, for ever (R2)."""
+
+
+class Loss(StrEnum):
+    """Why a leadership ended without the owner's doing."""
+
+    EXPIRED = "expired"
+    """It could not be renewed before its local deadline."""
+    FENCED = "fenced"
+    """Somebody else leads, or the store counts it as expired."""
+    GONE = "gone"
+    """The topic was deleted."""
+    NOT_FLUSHED = "not flushed"
+    """``losing`` failed, so nothing can be handed over in order."""
+    SUPERSEDED = "superseded"
+    """Another process runs under this agent id."""
+    STOPPED = "stopped"
+    """This agent stops without waiting."""
+
+
+class Owner(Protocol):
+    """Each ``gained`` that returned has exactly one end: a ``losing`` that returned, one ``lost``, or the owner's own
+    call of ``Member.give_up``.
+
+    For one key, calls never overlap, except that ``lost`` may come while ``gained`` or ``losing`` runs; that call is
+    then cancelled, and the next ``gained`` waits until it has unwound.
+    """
+
+    async def gained(self, lease: Lease) -> None:
+        """Open what the lease is for. If it raises, the lease is given back and tried again later; clean up first."""
+        ...
+
+    async def losing(self, key: LeaseKey) -> int:
+        """Take no more writes, bring everything into the log, close. Returns the next offset (any number for a slot).
+
+        Leases go on being renewed meanwhile. If it raises, ``lost`` follows.
+        """
+        ...
+
+    def lost(self, key: LeaseKey, reason: Loss) -> None:
+        """The leadership is over: stop at once. Its guard is invalid already."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    heartbeat_interval_ms: int
+    liveness_timeout_ms: int
+    """An agent silent for longer counts as dead."""
+    lease_ttl_ms: int | None
+    """None for leases that never expire (single node only)."""
+    renew_interval_ms: int
+    assign_interval_ms: int
+    transfer_timeout_ms: int
+    """From initiating a transfer until it must be complete; a quarter of it is for the target to accept."""
+    margin_ms: int
+    """How much sooner than the store this agent counts a lease as expired: for clocks that run at different speeds."""
+
+    def __post_init__(self) -> None:
+        for name in ("heartbeat_interval_ms", "renew_interval_ms", "assign_interval_ms", "transfer_timeout_ms"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.liveness_timeout_ms <= self.heartbeat_interval_ms:
+            raise ConfigError("an agent would count as dead between two heartbeats")
+        if self.margin_ms < 0:
+            raise ConfigError(f"margin_ms is {self.margin_ms}: the store must never expire a lease first")
+        if self.lease_ttl_ms is not None and self.renew_interval_ms + self.margin_ms >= self.lease_ttl_ms:
+            raise ConfigError("a lease would expire between two renewals")
+
+    @classmethod
+    def from_settings(cls, settings: Settings, mode: Mode) -> Timings:
+        ttl_ms = settings.lease.ttl_ms
+        return cls(
+            heartbeat_interval_ms=settings.agent.heartbeat_interval_ms,
+            liveness_timeout_ms=settings.agent.liveness_timeout_ms,
+            lease_ttl_ms=ttl_ms if mode is Mode.FLEET else None,
+            renew_interval_ms=settings.lease.renew_interval_ms,
+            assign_interval_ms=settings.assigner.interval_ms,
+            transfer_timeout_ms=min(ttl_ms, _LONGEST_TRANSFER_MS),
+            margin_ms=ttl_ms // 10,
+        )
+
+
+class HealthState(StrEnum):
+    STARTING = "starting"
+    OK = "ok"
+    DEGRADED = "degraded"
+    """It goes on trying; ``reason`` says at what."""
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    """It leads nothing and will not again: the process must be started anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    state: HealthState
+    reason: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class MemberStats:
+    """Counters since the start."""
+
+    ticks: int = 0
+    acquired: int = 0
+    adopted: int = 0
+    """Of ``acquired``: handed over by another agent."""
+    released: int = 0
+    lost: int = 0
+    open_failures: int = 0
+    renewals: int = 0
+    """Calls that were answered; one call renews up to 10,000 leases."""
+    transfers_completed: int = 0
+    transfers_refused: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseView:
+    key: LeaseKey
+    topic: str | None
+    epoch: int
+    stage: str
+    valid: bool
+    valid_for_ms: int | None
+    """None when it never expires."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberView:
+    """What an operator is shown of one agent, as that agent sees itself."""
+
+    agent_id: str
+    incarnation: UUID
+    agent_group: str
+    availability_zone: str
+    mode: Mode
+    health: Health
+    leases: tuple[LeaseView, ...]
+    wanted: int
+    """Partitions and slots that the ring gives to this agent."""
+    live_agents: tuple[str, ...]
+    """Of every group, as last seen."""
+    handing_over: tuple[LeaseKey, ...]
+    """On their way to another agent, or soon to be."""
+    taking_over: tuple[LeaseKey, ...]
+    """Accepted from another agent and not yet here."""
+    stats: MemberStats

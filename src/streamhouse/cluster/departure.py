@@ -1,0 +1,131 @@
+"""Leaving in order (S3.17): take nothing new, hand everything to whoever leads it next, then go.
+
+Leases are renewed and heartbeats sent all the while. Every lease is offered to the agent that the ring names without
+this one; it serves until that agent accepts, so that a client waits only for the flush and the change itself. A lease
+that nobody takes is closed and released.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from streamhouse.cluster.assigner import DRAINING, Assigner, Wish, members_of
+from streamhouse.cluster.contract import Loss, Mode
+from streamhouse.cluster.exchange import Exchange, Handed
+from streamhouse.cluster.holdings import Holdings
+from streamhouse.cluster.lease_table import Leadership, Stage
+from streamhouse.cluster.pace import Calls
+from streamhouse.cluster.steering import MAX_LEAVING, Steering
+from streamhouse.core.clock import Clock
+from streamhouse.core.errors import AgentSuperseded, StreamHouseError
+from streamhouse.metadata.contract import AgentInfo, HeldLease, LeaseKey, MetadataStore, Topic
+
+_MAX_TARGETS: Final = 3  # agents that are offered a lease before it is simply released
+
+
+class Departure:
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        clock: Clock,
+        info: AgentInfo,
+        mode: Mode,
+        holdings: Holdings,
+        exchange: Exchange,
+        steering: Steering,
+        calls: Calls,
+    ) -> None:
+        self._metadata = metadata
+        self._clock = clock
+        self._info = info
+        self._mode = mode
+        self._holdings = holdings
+        self._exchange = exchange
+        self._steering = steering
+        self._calls = calls
+        self._room = asyncio.Semaphore(MAX_LEAVING)
+        self._topics: list[Topic] = []
+        self._successors: dict[frozenset[str], Wish] = {}
+
+    async def leave(self) -> None:
+        """Returns when nothing is held any more and the agent is deregistered, or the store cannot be reached."""
+        self._exchange.stopping = True
+        self._exchange.poke()
+        self._steering.drop_hand_overs()
+        self._give_up_unopened()
+        try:
+            if self._mode is Mode.FLEET:
+                await self._announce()
+        except AgentSuperseded:
+            raise
+        except (StreamHouseError, TimeoutError):
+            pass  # nobody can be told, so nobody is offered anything: close and release
+        await self._empty()
+        try:
+            await self._give_back_leftovers()
+            await self._calls.once(
+                partial(self._metadata.deregister_agent, self._info.agent_id, self._info.incarnation)
+            )
+        except (StreamHouseError, TimeoutError):
+            pass  # the others will notice by its silence
+
+    def _give_up_unopened(self) -> None:
+        for leadership in self._holdings.table:
+            if leadership.stage in (Stage.WAITING, Stage.OPENING):
+                self._holdings.end(leadership, Loss.STOPPED)
+
+    async def _announce(self) -> None:
+        """The others leave this agent out of their rings from now on, and so agree on who comes next."""
+        leaving = replace(self._info, metadata={**self._info.metadata, DRAINING: True})
+        await self._calls.once(partial(self._metadata.register_agent, leaving))
+        await self._steering.see_agents()
+        self._topics = await self._calls.once(self._metadata.list_topics)
+
+    async def _empty(self) -> None:
+        while True:
+            for leadership in self._holdings.table:
+                if leadership.stage is Stage.SERVING and not self._holdings.is_busy(leadership.key):
+                    self._holdings.start(leadership, self._hand_on)
+            await self._holdings.idle()
+            if not any(leadership.stage is Stage.SERVING for leadership in self._holdings.table):
+                return
+
+    async def _hand_on(self, leadership: Leadership) -> None:
+        async with self._room:
+            refused_by: set[str] = set()
+            for _ in range(_MAX_TARGETS):
+                target = self._successor(leadership.key, refused_by)
+                if target is None:
+                    break
+                if await self._exchange.hand_over(leadership, target) is not Handed.REFUSED:
+                    return
+                refused_by.add(target)
+            await self._holdings.let_go(leadership)
+
+    def _successor(self, key: LeaseKey, refused_by: set[str]) -> str | None:
+        now_ms = self._clock.boot_ms()
+        out = frozenset(
+            agent.agent_id
+            for agent in self._steering.live
+            if agent.agent_id in refused_by or not self._exchange.partners.may_try(agent.agent_id, now_ms=now_ms)
+        )
+        if out not in self._successors:
+            agents = [agent for agent in self._steering.live if agent.agent_id not in out]
+            members = members_of(agents, self._info, leaving=True)
+            self._successors[out] = Assigner().wish(members, self._topics)
+        return self._successors[out].leader_of.get(key)
+
+    async def _give_back_leftovers(self) -> None:
+        """Leases whose acquisition was cut short, or whose transfer to this agent completed too late to be declined."""
+        listed = await self._calls.once(partial(self._metadata.list_leases, agent_id=self._info.agent_id))
+        mine = [
+            HeldLease(key=lease.key, epoch=lease.epoch)
+            for lease in listed
+            if lease.incarnation == self._info.incarnation and not lease.expired
+        ]
+        if mine:
+            await self._holdings.release(mine)
