@@ -1,0 +1,77 @@
+"""The names in a WAL's directory, built and parsed here only.
+
+    wal.id                         whose WAL this is (identity.py); .new while the first start is not finished
+    00000000000000000007.wal       a file of the log, by generation; its header was durable before it got this name
+    00000000000000000003.spare     an emptied or a fresh file; whatever it holds does not count
+    ….wal.new, ….spare.new         being filled with zeros
+    wal.lock                       held by the process that uses the directory
+
+A file that was emptied gets its next generation's header first and its name afterwards, so that a log file without an
+intact header is damage and never the trace of a crash.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from streamhouse.core.errors import CorruptFrame
+from streamhouse.log.wal.disk import Listed
+
+ID_FILE: Final = "wal.id"
+UNCONFIRMED_ID_FILE: Final = "wal.id.new"
+
+_NUMBERED: Final = re.compile(r"([0-9]{20})\.(wal|spare)(\.new)?")
+
+
+def log_name(generation: int) -> str:
+    return f"{generation:020d}.wal"
+
+
+def spare_name(number: int) -> str:
+    return f"{number:020d}.spare"
+
+
+def unfinished_name(name: str) -> str:
+    return f"{name}.new"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Directory:
+    """A listing, sorted by what the names say."""
+
+    log_files: dict[int, Listed]
+    """By generation, ascending."""
+    spares: dict[int, Listed]
+    unfinished: tuple[str, ...]
+    id_file: Listed | None
+    unconfirmed_id_file: Listed | None
+
+
+def sort_listing(listing: Iterable[Listed], place: str) -> Directory:
+    """Raises CorruptFrame for what looks like a log file and is none of ours. Other names are left alone."""
+    by_suffix: dict[str, dict[int, Listed]] = {"wal": {}, "spare": {}}
+    unfinished: list[str] = []
+    id_files: dict[str, Listed] = {}
+    for listed in sorted(listing, key=lambda listed: listed.name):
+        match = _NUMBERED.fullmatch(listed.name)
+        if match and match[3]:
+            unfinished.append(listed.name)
+        elif match:
+            by_suffix[match[2]][int(match[1])] = listed
+        elif listed.name in (ID_FILE, UNCONFIRMED_ID_FILE):
+            id_files[listed.name] = listed
+        elif listed.name.endswith(".wal"):
+            raise CorruptFrame(
+                f"{place} holds {listed.name}, which is no name of a WAL file",
+                hint="move it out of the directory if it does not belong there",
+            )
+    return Directory(
+        log_files=by_suffix["wal"],
+        spares=by_suffix["spare"],
+        unfinished=tuple(unfinished),
+        id_file=id_files.get(ID_FILE),
+        unconfirmed_id_file=id_files.get(UNCONFIRMED_ID_FILE),
+    )

@@ -1,0 +1,144 @@
+"""Open a WAL's directory: lock it, find out whose it is, recover what it holds, begin a new file.
+
+The order matters, and each step is durable before the next: identity, recovered data, the new file with its header, the
+end of what lay behind a torn end, and at a very first start the name of the identity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from streamhouse.core.clock import Clock
+from streamhouse.core.errors import WalFailed
+from streamhouse.core.randomness import Randomness
+from streamhouse.formats.wal_frame_v1 import FIRST_LSN
+from streamhouse.log.wal.disk import Disk
+from streamhouse.log.wal.files import WalFiles
+from streamhouse.log.wal.identity import confirm_identity, load_or_make_identity
+from streamhouse.log.wal.local_disk import LocalDisk
+from streamhouse.log.wal.names import Directory, log_name, sort_listing
+from streamhouse.log.wal.options import WalOptions
+from streamhouse.log.wal.pump import Pump
+from streamhouse.log.wal.recovery import Recovered, RecoveredLog, recover
+from streamhouse.log.wal.state import WalState
+from streamhouse.log.wal.thread_pump import ThreadPump
+from streamhouse.log.wal.wal import Wal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Opened:
+    wal_id: UUID
+    state: WalState
+    files: WalFiles
+    recovered: Recovered
+
+
+async def open_wal(
+    disk: Disk | Path,
+    *,
+    clock: Clock,
+    randomness: Randomness,
+    options: WalOptions,
+    pump: Pump | None = None,
+) -> tuple[Wal, Recovered]:
+    """A path means the local disk and a real thread; a simulator brings its own ``disk`` and a TaskPump.
+
+    Raises WalInUse, CorruptFrame (R12; also for missing or foreign files), UnsupportedVersion, or WalFailed when the
+    disk itself does.
+    """
+    if isinstance(disk, Path):
+        disk = LocalDisk(disk)
+    pump = pump or ThreadPump()
+    directory_disk: Disk = disk
+    opened = await pump.call(lambda: _open_locked(directory_disk, clock, randomness, options))
+    wal = Wal(
+        disk=disk,
+        wal_id=opened.wal_id,
+        clock=clock,
+        options=options,
+        state=opened.state,
+        files=opened.files,
+        recovered=opened.recovered,
+        pump=pump,
+    )
+    return wal, opened.recovered
+
+
+def _open_locked(disk: Disk, clock: Clock, randomness: Randomness, options: WalOptions) -> _Opened:
+    try:
+        disk.lock()
+        try:
+            return _open(disk, clock, randomness, options)
+        except BaseException:
+            disk.unlock()
+            raise
+    except OSError as error:
+        raise WalFailed(f"the write-ahead log in {disk.place} cannot be opened: {error}") from error
+
+
+def _open(disk: Disk, clock: Clock, randomness: Randomness, options: WalOptions) -> _Opened:
+    directory = sort_listing(disk.listing(), disk.place)
+    identity = load_or_make_identity(disk, directory, randomness)
+    log = recover(disk, directory.log_files, identity.wal_id)
+    spares = _clean_up(disk, directory, options)
+    state = _state(log, spares, directory, options)
+    files = WalFiles(disk, wal_id=identity.wal_id, clock=clock, ready_spares=spares)
+    first = state.plan_first_file()
+    try:
+        files.open_new(first)
+        state.open_file(first)
+        state.synced(state.synced_lsn, generation=first.generation)
+        for generation in log.discarded:
+            disk.remove(log_name(generation))
+        disk.sync_directory()
+        if not identity.confirmed:
+            confirm_identity(disk)
+    except BaseException:
+        files.close()
+        raise
+    return _Opened(wal_id=identity.wal_id, state=state, files=files, recovered=_recovered(identity.wal_id, log))
+
+
+def _clean_up(disk: Disk, directory: Directory, options: WalOptions) -> list[int]:
+    """Returns the spares that can be used. Those of another wal.file_bytes go."""
+    for name in directory.unfinished:
+        disk.remove(name)
+    usable = []
+    for number, listed in directory.spares.items():
+        if listed.size_bytes == options.file_bytes:
+            usable.append(number)
+        else:
+            disk.remove(listed.name)
+    return usable
+
+
+def _state(log: RecoveredLog, spares: list[int], directory: Directory, options: WalOptions) -> WalState:
+    state = WalState(
+        options,
+        next_lsn=log.next_lsn or FIRST_LSN,
+        next_generation=log.next_generation,
+        spares=spares,
+        next_spare=max(directory.spares, default=0) + 1,
+    )
+    for file in log.files:
+        state.recovered_file(
+            generation=file.header.generation,
+            first_lsn=file.header.first_lsn,
+            size_bytes=len(file.view),
+            frame_bytes=file.frame_bytes,
+        )
+    return state
+
+
+def _recovered(wal_id: UUID, log: RecoveredLog) -> Recovered:
+    return Recovered(
+        wal_id=wal_id,
+        frame_count=sum(file.frame_count for file in log.files),
+        batch_bytes=sum(file.batch_bytes for file in log.files),
+        file_count=len(log.files),
+        torn_bytes=log.torn_bytes,
+        discarded_file_count=len(log.discarded),
+        _files={file.header.generation: file for file in log.files},
+    )

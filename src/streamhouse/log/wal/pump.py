@@ -1,0 +1,89 @@
+"""What moves queued frames to the disk: the protocol of a pump, and the queue both pumps share.
+
+A pump takes whatever is queued, writes it, syncs once, reports once, and starts over: what arrives during one sync
+shares the next. There is no timer unless ``max_batch_age_ms`` asks for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from streamhouse.log.wal.files import Run, WalFiles
+from streamhouse.log.wal.state import Chore, NewFile
+from streamhouse.wire.buffers import BytesLike
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncReport:
+    lsn: int
+    """Everything up to here is on the disk."""
+    generation: int
+    """Of the newest file whose header is."""
+    sync_seconds: float
+
+
+class Pump(Protocol):
+    """Reports come on the event loop, in order, one callback a sync. After a failure there are no more of them."""
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """Run blocking work of opening and closing."""
+        ...
+
+    def start(
+        self,
+        files: WalFiles,
+        *,
+        max_batch_age_ms: int,
+        on_synced: Callable[[SyncReport], None],
+        on_failed: Callable[[BaseException], None],
+    ) -> None: ...
+
+    def add_file(self, new: NewFile) -> None:
+        """Frames added from now on go into this file."""
+        ...
+
+    def add_frame(self, parts: Sequence[BytesLike], *, position: int, lsn: int) -> None: ...
+
+    def add_chore(self, chore: Chore) -> None: ...
+
+    async def stop(self) -> None:
+        """Finish what is queued, then end; after a failure, end at once."""
+        ...
+
+
+class Backlog:
+    """Frames on their way to the disk. Not locked. As large as what may be unsettled: ``wal.max_bytes``."""
+
+    __slots__ = ("_goes_on", "runs")
+
+    def __init__(self) -> None:
+        self.runs: list[Run] = []
+        self._goes_on = False
+
+    def add_file(self, new: NewFile) -> None:
+        self.runs.append(Run(opens=new, position=0, buffers=[], last_lsn=new.first_lsn - 1))
+        self._goes_on = False
+
+    def add_frame(self, parts: Sequence[BytesLike], position: int, lsn: int) -> None:
+        runs = self.runs
+        if self._goes_on:
+            run = runs[-1]
+            run.buffers += parts
+            run.last_lsn = lsn
+            return
+        self._goes_on = True
+        if runs:  # a file that was just added, still without a frame
+            runs[-1].position = position
+            runs[-1].buffers += parts
+            runs[-1].last_lsn = lsn
+        else:
+            runs.append(Run(opens=None, position=position, buffers=list(parts), last_lsn=lsn))
+
+    def take(self) -> list[Run]:
+        taken, self.runs = self.runs, []
+        self._goes_on = False
+        return taken

@@ -1,0 +1,180 @@
+"""What an earlier run left behind: scan every file, judge them as one log (R12), and hand out what is in it.
+
+Blocking, and read-only but for one thing: what was found is synced before anyone may rely on it. A process that was
+killed leaves frames in the page cache which never reached the disk; replayed and then lost in a power cut, they would
+leave a hole below what the next run syncs.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from streamhouse.core.errors import CorruptFrame
+from streamhouse.core.units import format_size
+from streamhouse.formats.wal_frame_v1 import (
+    F_KIND,
+    F_LENGTH,
+    FILE_HEADER_BYTES,
+    FRAME_HEADER_BYTES,
+    FRAME_MAGIC,
+    WAL_ID_AT,
+    FileHeader,
+    Frame,
+    FrameKind,
+    intact_fields,
+)
+from streamhouse.formats.wal_scan_v1 import ScanResult, check_sequence, frames, scan
+from streamhouse.log.wal.disk import Disk, Listed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveredFile:
+    header: FileHeader
+    view: memoryview
+    scanned: ScanResult
+    frame_bytes: array[int]
+    """By LSN; 0 for a frame that holds no batch."""
+    frame_count: int
+    """Those with a batch."""
+    batch_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveredLog:
+    files: tuple[RecoveredFile, ...]
+    discarded: tuple[int, ...]
+    """Generations written behind an unsynced break: nothing in them was acknowledged."""
+    torn_bytes: int
+    next_lsn: int | None
+    next_generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """What earlier runs left in the log: every batch that was not settled, and some that were.
+
+    Whatever was ever reported as synced and never settled is among them; so may be frames that were settled, or that
+    were never acknowledged. Settle each one in the end: its file stays until then.
+    """
+
+    wal_id: UUID
+    frame_count: int
+    batch_bytes: int
+    file_count: int
+    torn_bytes: int
+    """The half-written frame at the end, if there was one: it was never acknowledged."""
+    discarded_file_count: int
+    _files: dict[int, RecoveredFile] = field(repr=False)
+
+    def frames(self) -> Iterator[Frame]:
+        """In LSN order. Payloads are views of the mapped files; they stay good for as long as someone holds them."""
+        for generation in list(self._files):
+            if (file := self._files.get(generation)) is not None:
+                yield from (frame for frame in frames(file.view, file.scanned) if frame.kind is FrameKind.DATA)
+
+    def let_go(self, generation: int) -> None:
+        """The file is settled: its disk space is free once the last view of it is gone."""
+        self._files.pop(generation, None)
+
+    def __str__(self) -> str:
+        """One line for people."""
+        if not self.file_count:
+            return "a new write-ahead log"
+        parts = [f"{self.frame_count} batches ({format_size(self.batch_bytes)}) in {self.file_count} files"]
+        if self.torn_bytes:
+            parts.append(f"a torn end of {format_size(self.torn_bytes)} cut off")
+        if self.discarded_file_count:
+            parts.append(f"{self.discarded_file_count} files behind it discarded")
+        return "write-ahead log recovered: " + ", ".join(parts)
+
+
+def recover(disk: Disk, log_files: Mapping[int, Listed], wal_id: UUID) -> RecoveredLog:
+    """Raises CorruptFrame (R12), or UnsupportedVersion for what a newer build wrote."""
+    names: dict[str, str] = {}
+    views: dict[str, memoryview] = {}
+    scans: list[ScanResult] = []
+    for generation, listed in log_files.items():
+        view = disk.read(listed.name)
+        scanned = _scan(view, wal_id, generation, f"{disk.place}/{listed.name}")
+        names[scanned.name], views[scanned.name] = listed.name, view
+        scans.append(scanned)
+    sequence = check_sequence(scans)
+    for scanned in sequence.live:
+        _sync(disk, names[scanned.name])
+    files = tuple(_recovered_file(views[scanned.name], scanned) for scanned in sequence.live)
+    return RecoveredLog(
+        files=files,
+        discarded=tuple(_header(scanned).generation for scanned in sequence.discarded),
+        torn_bytes=_torn_bytes(files[-1].view, files[-1].scanned) if files else 0,
+        next_lsn=sequence.next_lsn,
+        next_generation=sequence.next_generation,
+    )
+
+
+def _scan(view: memoryview, wal_id: UUID, generation: int, name: str) -> ScanResult:
+    scanned = scan(view, wal_id=wal_id, name=name)
+    # names.py: a file gets its name when its header is durable, so no crash explains either of these.
+    if scanned.header is None:
+        raise CorruptFrame(
+            f"{name}: {scanned.detail}", hint="synced data is damaged: restore the file; do not start on this WAL"
+        )
+    if scanned.header.generation != generation:
+        raise CorruptFrame(
+            f"{name}: its header is of generation {scanned.header.generation}, its name says {generation}",
+            hint="it was renamed or overwritten by hand: put the file back in its place",
+        )
+    return scanned
+
+
+def _header(scanned: ScanResult) -> FileHeader:
+    assert scanned.header is not None, "a file without one was refused"
+    return scanned.header
+
+
+def _recovered_file(view: memoryview, scanned: ScanResult) -> RecoveredFile:
+    frame_bytes = array("I")
+    position, frame_count, batch_bytes = FILE_HEADER_BYTES, 0, 0
+    while position < scanned.end_position:
+        fields = intact_fields(view, position)
+        assert fields is not None, "the scan has passed it"
+        is_batch = fields[F_KIND] == FrameKind.DATA
+        frame_bytes.append(FRAME_HEADER_BYTES + fields[F_LENGTH] if is_batch else 0)
+        frame_count += is_batch
+        batch_bytes += fields[F_LENGTH]
+        position += FRAME_HEADER_BYTES + fields[F_LENGTH]
+    return RecoveredFile(
+        header=_header(scanned),
+        view=view,
+        scanned=scanned,
+        frame_bytes=frame_bytes,
+        frame_count=frame_count,
+        batch_bytes=batch_bytes,
+    )
+
+
+def _sync(disk: Disk, name: str) -> None:
+    file = disk.open(name)
+    try:
+        file.fdatasync()
+    finally:
+        file.close()
+
+
+def _torn_bytes(view: memoryview, scanned: ScanResult) -> int:
+    """The size of the frame that was begun at the break, as far as it can be told; for people, not for decisions.
+
+    Behind a break often lie the remains of the file's previous use. Only what begins like a frame of this very
+    generation was being written when the process ended.
+    """
+    header = _header(scanned)
+    start = scanned.end_position
+    own = header.wal_id.bytes + header.generation.to_bytes(8, "big")
+    begun = bytes(view[start : start + WAL_ID_AT + len(own)])
+    if not begun.startswith(FRAME_MAGIC) or begun[WAL_ID_AT:] != own:
+        return 0
+    fields = intact_fields(view, start)
+    frame_bytes = FRAME_HEADER_BYTES + (fields[F_LENGTH] if fields else 0)
+    return min(frame_bytes, len(view) - start)

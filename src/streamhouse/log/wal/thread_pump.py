@@ -1,0 +1,153 @@
+"""The pump of a real process: a thread that writes and syncs, and one that tidies up beside it.
+
+Making a fresh file of zeros takes tens of milliseconds and emptying one takes two directory syncs; in a thread of their
+own they cost no append its latency. The event loop never waits for either thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import TypeVar
+
+from streamhouse.log.wal.files import Run, WalFiles
+from streamhouse.log.wal.pump import Backlog, SyncReport
+from streamhouse.log.wal.state import Chore, NewFile
+from streamhouse.wire.buffers import BytesLike
+
+T = TypeVar("T")
+
+
+class ThreadPump:
+    _loop: asyncio.AbstractEventLoop
+    _files: WalFiles
+    _on_synced: Callable[[SyncReport], None]
+    _on_failed: Callable[[BaseException], None]
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition(threading.Lock())
+        self._backlog = Backlog()  # under the lock, like the flags
+        self._writer_waits = False
+        self._stopping = False
+        self._failed = False
+        self._chores: SimpleQueue[Chore | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._max_batch_age_seconds = 0.0
+
+    async def call(self, work: Callable[[], T]) -> T:
+        return await asyncio.to_thread(work)
+
+    def start(
+        self,
+        files: WalFiles,
+        *,
+        max_batch_age_ms: int,
+        on_synced: Callable[[SyncReport], None],
+        on_failed: Callable[[BaseException], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._files = files
+        self._max_batch_age_seconds = max_batch_age_ms / 1000
+        self._on_synced = on_synced
+        self._on_failed = on_failed
+        # Daemons: a process that ends without closing its WAL must end, and loses nothing it acknowledged.
+        self._threads = [
+            threading.Thread(target=self._write_until_stopped, name="wal-writer", daemon=True),
+            threading.Thread(target=self._tidy_until_stopped, name="wal-tidier", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def add_file(self, new: NewFile) -> None:
+        with self._changed:
+            self._backlog.add_file(new)
+
+    def add_frame(self, parts: Sequence[BytesLike], *, position: int, lsn: int) -> None:
+        with self._changed:
+            self._backlog.add_frame(parts, position, lsn)
+            if self._writer_waits:
+                self._writer_waits = False
+                self._changed.notify()
+
+    def add_chore(self, chore: Chore) -> None:
+        self._chores.put(chore)
+
+    async def stop(self) -> None:
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        self._chores.put(None)
+        for thread in self._threads:
+            await asyncio.to_thread(thread.join)
+        self._threads.clear()
+
+    def _write_until_stopped(self) -> None:
+        try:
+            while runs := self._wait_for_runs():
+                self._wait_for_spares(runs)
+                self._files.write(runs)
+                began = self._loop.time()
+                self._files.sync()
+                self._report(
+                    SyncReport(
+                        lsn=runs[-1].last_lsn,
+                        generation=self._files.generation,
+                        sync_seconds=self._loop.time() - began,
+                    )
+                )
+        except BaseException as error:
+            self._fail(error)
+
+    def _wait_for_runs(self) -> list[Run]:
+        """What is queued, all of it. Empty when the pump is to end."""
+        with self._changed:
+            while not (self._backlog.runs or self._stopping or self._failed):
+                self._writer_waits = True
+                self._changed.wait()
+            self._writer_waits = False
+            if self._max_batch_age_seconds and self._backlog.runs:
+                self._changed.wait_for(lambda: self._stopping or self._failed, self._max_batch_age_seconds)
+            return [] if self._failed else self._backlog.take()
+
+    def _wait_for_spares(self, runs: Sequence[Run]) -> None:
+        for run in runs:
+            new = run.opens
+            if new is not None and not self._files.is_ready(new):
+                with self._changed:
+                    self._changed.wait_for(lambda new=new: self._failed or self._files.is_ready(new))  # type: ignore[misc]
+                    if self._failed:
+                        raise _OtherLaneFailed
+
+    def _tidy_until_stopped(self) -> None:
+        try:
+            while (chore := self._chores.get()) is not None and not self._failed:
+                self._files.do_chore(chore)
+                with self._changed:
+                    self._changed.notify()
+        except BaseException as error:
+            self._fail(error)
+
+    def _report(self, report: SyncReport) -> None:
+        with self._changed:
+            if self._failed:
+                return
+        self._post(self._on_synced, report)
+
+    def _fail(self, error: BaseException) -> None:
+        """The first failure ends both lanes; an fsync is never tried again."""
+        with self._changed:
+            first, self._failed = not self._failed, True
+            self._changed.notify()
+        if first:
+            self._post(self._on_failed, error)
+
+    def _post(self, callback: Callable[[T], None], argument: T) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody is left to tell
+            self._loop.call_soon_threadsafe(callback, argument)
+
+
+class _OtherLaneFailed(Exception):
+    """Only ends the thread; the failure itself was reported where it happened."""

@@ -1,0 +1,333 @@
+"""The write-ahead log as the event loop sees it: append, know what is synced, let go of what is settled.
+
+Everything but waiting and closing is synchronous and never blocks. What is decided is decided in state.py; the bytes
+are those of formats/wal_frame_v1.py; a pump moves them. Knows nothing of what a batch holds, nor of commits.
+
+A failed write or sync is final for this process (R11): the kernel may have dropped the pages it could not write, and
+would report success if asked again. Nothing is acknowledged from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Final
+from uuid import UUID
+
+from streamhouse.core.clock import Clock
+from streamhouse.core.errors import (
+    BackPressureRejected,
+    InvalidRequest,
+    LimitExceeded,
+    WalFailed,
+    WalOutcomeUnknown,
+)
+from streamhouse.core.ids import TopicId
+from streamhouse.formats.wal_frame_v1 import FRAME_HEADER_BYTES, FrameKind, encode_frame_header
+from streamhouse.log.wal.disk import Disk
+from streamhouse.log.wal.files import WalFiles
+from streamhouse.log.wal.options import WalOptions
+from streamhouse.log.wal.pump import Pump, SyncReport
+from streamhouse.log.wal.recovery import Recovered
+from streamhouse.log.wal.state import Retire, WalState
+from streamhouse.wire.buffers import BytesLike, byte_view
+
+# Below, copying a batch behind its header costs less than handing the kernel one more buffer.
+_COPY_BELOW_BYTES: Final = 4096
+_NO_TOPIC: Final = TopicId(UUID(int=0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WalHealth:
+    ok: bool
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WalMetrics:
+    """Counters since this process opened the WAL, and what it holds now."""
+
+    frames: int
+    bytes: int
+    syncs: int
+    sync_seconds_total: float
+    sync_seconds_max: float
+    files_created: int
+    files_recycled: int
+    files_removed: int
+    log_files: int
+    spare_files: int
+    disk_bytes: int
+    unsettled_bytes: int
+
+
+class Wal:
+    """Made by ``open_wal``. Lives on one event loop."""
+
+    def __init__(
+        self,
+        *,
+        disk: Disk,
+        wal_id: UUID,
+        clock: Clock,
+        options: WalOptions,
+        state: WalState,
+        files: WalFiles,
+        recovered: Recovered,
+        pump: Pump,
+    ) -> None:
+        self.wal_id = wal_id
+        self._disk = disk
+        self._clock = clock
+        self._state = state
+        self._files = files
+        self._recovered = recovered
+        self._pump = pump
+        self._refusal: str | None = None
+        self._health = WalHealth(ok=True)
+        self._closing: asyncio.Task[None] | None = None
+        self._on_synced: list[Callable[[int], None]] = []
+        self._on_failed: list[Callable[[WalFailed], None]] = []
+        self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap by LSN
+        self._waiter_number = 0
+        self._frames = self._bytes = self._syncs = 0
+        self._sync_seconds_total = self._sync_seconds_max = 0.0
+        pump.start(
+            files,
+            max_batch_age_ms=options.max_batch_age_ms,
+            on_synced=self._synced,
+            on_failed=self._failed,
+        )
+        if recovered.file_count:
+            # What was recovered is durable now. With this on record, later damage to it is no torn end (R12).
+            self._append_synced_mark()
+        self._tidy_up()
+
+    # Appending.
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether ``append`` of one batch of this size would be taken now: ask before assigning an offset (R11)."""
+        if self._refusal is not None:
+            return False
+        try:
+            self._state.plan_file(FRAME_HEADER_BYTES + size_bytes)
+        except (BackPressureRejected, LimitExceeded):
+            return False
+        return True
+
+    def append(
+        self,
+        *,
+        topic_id: TopicId,
+        partition: int,
+        epoch: int,
+        base_offset: int,
+        timestamp_ms: int,
+        acks: int,
+        batch: BytesLike,
+    ) -> int:
+        """Queue one batch; returns its LSN. The buffer must stay as it is until that LSN is synced: it is not copied.
+
+        Raises, with nothing assigned: BackPressureRejected, LimitExceeded, WalFailed.
+        """
+        if self._refusal is not None:
+            raise WalFailed(self._refusal)
+        if isinstance(batch, memoryview):
+            batch = byte_view(batch)
+        state = self._state
+        frame_bytes = FRAME_HEADER_BYTES + len(batch)
+        new_file = state.plan_file(frame_bytes)
+        lsn = state.next_lsn
+        header = encode_frame_header(
+            batch,
+            wal_id=self.wal_id,
+            generation=state.generation if new_file is None else new_file.generation,
+            lsn=lsn,
+            last_synced_lsn=state.synced_lsn,
+            topic_id=topic_id,
+            partition=partition,
+            epoch=epoch,
+            base_offset=base_offset,
+            timestamp_ms=timestamp_ms,
+            acks=acks,
+        )
+        if new_file is not None:
+            state.open_file(new_file)
+            self._pump.add_file(new_file)
+        position = state.assign(frame_bytes)
+        parts = (header, batch) if frame_bytes >= _COPY_BELOW_BYTES else (b"".join((header, batch)),)
+        self._pump.add_frame(parts, position=position, lsn=lsn)
+        self._frames += 1
+        self._bytes += frame_bytes
+        return lsn
+
+    def _append_synced_mark(self) -> None:
+        """Room for one is kept in every file."""
+        state = self._state
+        lsn = state.next_lsn
+        header = encode_frame_header(
+            wal_id=self.wal_id,
+            generation=state.generation,
+            lsn=lsn,
+            last_synced_lsn=state.synced_lsn,
+            topic_id=_NO_TOPIC,
+            partition=0,
+            epoch=0,
+            base_offset=0,
+            timestamp_ms=self._clock.wall_ms(),
+            acks=0,
+            kind=FrameKind.SYNCED,
+        )
+        position = state.assign(len(header), needed=False)
+        self._pump.add_frame((header,), position=position, lsn=lsn)
+
+    # Knowing what is on the disk.
+
+    @property
+    def synced_lsn(self) -> int:
+        """Every frame up to this one is on the disk."""
+        return self._state.synced_lsn
+
+    def on_synced(self, callback: Callable[[int], None]) -> None:
+        """Called on the event loop with the new synced LSN, once a sync, before anyone who waits is woken."""
+        self._on_synced.append(callback)
+
+    def on_failed(self, callback: Callable[[WalFailed], None]) -> None:
+        """Called once, when the disk fails. The process should end: it cannot write any more."""
+        self._on_failed.append(callback)
+
+    async def wait_synced(self, lsn: int) -> None:
+        """Raises WalOutcomeUnknown if the disk fails first: the frame may be on it or not."""
+        if lsn <= self._state.synced_lsn:
+            return
+        if not self._health.ok:
+            raise WalOutcomeUnknown(self._refusal or "")
+        if lsn >= self._state.next_lsn:
+            raise InvalidRequest(f"WAL: LSN {lsn} was never assigned; the next one is {self._state.next_lsn}")
+        future = asyncio.get_running_loop().create_future()
+        self._waiter_number += 1
+        heappush(self._waiters, (lsn, self._waiter_number, future))
+        await future
+
+    @property
+    def health(self) -> WalHealth:
+        return self._health
+
+    @property
+    def metrics(self) -> WalMetrics:
+        state = self._state
+        return WalMetrics(
+            frames=self._frames,
+            bytes=self._bytes,
+            syncs=self._syncs,
+            sync_seconds_total=self._sync_seconds_total,
+            sync_seconds_max=self._sync_seconds_max,
+            files_created=state.files_created,
+            files_recycled=state.files_recycled,
+            files_removed=state.files_removed,
+            log_files=state.file_count,
+            spare_files=state.spare_count,
+            disk_bytes=state.size_bytes,
+            unsettled_bytes=state.unsettled_bytes,
+        )
+
+    # Letting go.
+
+    def settle(self, lsns: Iterable[int]) -> None:
+        """These frames are committed or dropped; recovery may forget them. Files go when all their frames, and those
+        of every older file, are settled. Settling twice is harmless. Raises InvalidRequest for an LSN of the future.
+        """
+        self._state.settle(lsns)
+        self._tidy_up()
+
+    @property
+    def unsettled_bytes(self) -> int:
+        return self._state.unsettled_bytes
+
+    @property
+    def oldest_unsettled_lsn(self) -> int | None:
+        """What to commit first when room gets scarce: no file behind it can be freed."""
+        return self._state.oldest_unsettled_lsn
+
+    def _tidy_up(self) -> None:
+        if self._refusal is not None:
+            return
+        for chore in self._state.chores():
+            if isinstance(chore, Retire):
+                self._recovered.let_go(chore.generation)
+            self._pump.add_chore(chore)
+
+    # What the pump reports.
+
+    def _synced(self, report: SyncReport) -> None:
+        if not self._health.ok:
+            return
+        self._state.synced(report.lsn, generation=report.generation)
+        self._syncs += 1
+        self._sync_seconds_total += report.sync_seconds
+        self._sync_seconds_max = max(self._sync_seconds_max, report.sync_seconds)
+        for callback in self._on_synced:
+            self._call(callback, report.lsn)
+        while self._waiters and self._waiters[0][0] <= report.lsn:
+            future = heappop(self._waiters)[2]
+            if not future.done():
+                future.set_result(None)
+        self._tidy_up()
+
+    def _failed(self, error: BaseException) -> None:
+        reason = f"the write-ahead log in {self._disk.place} failed: {error}"
+        self._refusal = reason
+        self._health = WalHealth(ok=False, reason=reason)
+        for _, _, future in self._waiters:
+            if not future.done():
+                future.set_exception(WalOutcomeUnknown(reason))
+        self._waiters.clear()
+        failure = WalFailed(reason)
+        failure.__cause__ = error
+        for callback in self._on_failed:
+            self._call(callback, failure)
+
+    def _call(self, callback: Callable[..., None], argument: object) -> None:
+        """Somebody else's error must not keep the others from hearing."""
+        try:
+            callback(argument)
+        except Exception as error:
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "a WAL callback failed", "exception": error, "callback": callback}
+            )
+
+    # Closing.
+
+    async def close(self) -> None:
+        """Sync what is queued, mark the clean end, free the directory. Again: waits for the first call.
+
+        Raises WalFailed if that did not work out; a WAL that had failed before is only freed.
+        """
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close(), name="wal-close")
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        failed_before = not self._health.ok
+        try:
+            if not failed_before:
+                self._refusal = f"the write-ahead log in {self._disk.place} is closed"
+                await self._drain()
+        finally:
+            await self._pump.stop()
+            await self._pump.call(self._release)
+        if not failed_before and not self._health.ok:
+            raise WalFailed(self._health.reason or "")
+
+    async def _drain(self) -> None:
+        await self.wait_synced(self._state.next_lsn - 1)
+        self._append_synced_mark()
+        await self.wait_synced(self._state.next_lsn - 1)
+
+    def _release(self) -> None:
+        try:
+            self._files.close()
+        finally:
+            self._disk.unlock()
