@@ -28,6 +28,7 @@ Opener = Callable[..., Awaitable[PostgresMetadata]]
 
 IDS = SeededRandomness(77)
 FAR_FUTURE_MS = 4_000_000_000_000
+PATIENCE_S = 20.0
 
 
 def append_id() -> AppendId:
@@ -70,16 +71,17 @@ async def offsets(store: PostgresMetadata, key: PartitionKey) -> list[tuple[int,
 
 async def until_waiting(operator: asyncpg.Connection, sessions: int = 1, *, other_than: int = 0) -> list[int]:
     """The process ids of the sessions of this database that wait for a lock, once there are so many."""
-    while True:
-        # Inside a transaction the server would go on showing what it showed first.
-        await operator.execute("SELECT pg_stat_clear_snapshot()")
-        rows = await operator.fetch(
-            """SELECT pid FROM pg_stat_activity
-               WHERE datname = current_database() AND application_name = 'streamhouse' AND wait_event_type = 'Lock'
-                   AND pid <> $1
-               ORDER BY query_start""",
-            other_than,
-        )
-        if len(rows) >= sessions:
-            return [row["pid"] for row in rows]
-        await asyncio.sleep(0.005)
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            # Inside a transaction the server would go on showing what it showed first.
+            await operator.execute("SELECT pg_stat_clear_snapshot()")
+            rows = await operator.fetch(
+                """SELECT pid FROM pg_stat_activity
+                   WHERE datname = current_database() AND application_name = 'streamhouse'
+                       AND wait_event_type = 'Lock' AND pid <> $1
+                   ORDER BY query_start""",
+                other_than,
+            )
+            if len(rows) >= sessions:
+                return [row["pid"] for row in rows]
+            await asyncio.sleep(0.005)

@@ -17,6 +17,7 @@ from streamhouse.core.randomness import SeededRandomness
 from streamhouse.metadata.contract import AcquireVerdict, AgentInfo, HeldLease, OffsetCommit, SliceOutcome, Verdict
 from streamhouse.metadata.postgres.store import PostgresMetadata
 
+DEADLOCKS = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
 TAKE_OVER = "SELECT * FROM sh_acquire_leases($1, $2, $3, $4, $5, $6, $7, $8, $9)"
 
 
@@ -124,7 +125,7 @@ async def test_r10_commits_over_the_same_partitions_in_opposite_orders_never_dea
     # A retry hides a deadlock from the caller, but not from the server's count, which a session reports by its end.
     for store in stores:
         await store.close()
-    assert await operator.fetchval("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()") == 0
+    assert await operator.fetchval(DEADLOCKS) == 0
 
 
 async def test_r10_one_lost_lease_does_not_fail_the_others(
@@ -237,13 +238,25 @@ async def test_a_superseded_incarnation_cannot_slip_in_an_acquisition(
     assert await store.list_leases() == []
 
 
+async def test_r10_concurrent_first_registrations_never_deadlock(
+    open_store: Opener, operator: asyncpg.Connection
+) -> None:
+    stores = [await open_store() for _ in range(3)]
+    for n in range(8):
+        infos = [AgentInfo(agent_id=f"agent-{n}", incarnation=holder().incarnation, address="a:1") for _ in range(6)]
+        await asyncio.gather(*(stores[place % 3].register_agent(info) for place, info in enumerate(infos)))
+    assert len({agent.node_id for agent in await stores[0].list_agents()}) == 8
+    for store in stores:
+        await store.close()
+    assert await operator.fetchval(DEADLOCKS) == 0
+
+
 async def test_a_deletion_takes_along_what_was_written_while_it_waited(
     store: PostgresMetadata, operator: asyncpg.Connection
 ) -> None:
     """An offset commit that found the topic is finished before the deletion, never after it."""
     (key,) = await topic(store)
     async with open_transaction(operator):
-        await operator.execute("SELECT 1 FROM topics FOR KEY SHARE")
         await operator.execute(
             "SELECT * FROM sh_commit_offsets('readers', 1, NULL, $1, $2, '{5}', '{-1}', '{\"\"}')",
             [key.topic_id],

@@ -23,6 +23,7 @@ OLDEST_SERVER: Final = 13  # the oldest that still gets, or has just stopped get
 MAX_POOL_SIZE: Final = 10  # PostgreSQL's default of 100 connections then serves ten processes
 CONNECT_TIMEOUT_S: Final = 5.0
 STATEMENT_TIMEOUT_S: Final = 10.0  # a reply this late is taken for lost, and the call is sent again
+STATEMENT_TIMEOUT_PER_ROW_S: Final = 0.0001  # several times what a row of a commit takes
 MIGRATION_TIMEOUT_S: Final = 600.0  # another process may be migrating a large store; wait for it
 CLOSE_TIMEOUT_S: Final = 5.0
 STATEMENT_CACHE_SIZE: Final = 200  # more than there are statements, so each is prepared once per connection
@@ -140,19 +141,32 @@ class Database:
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
             pool.terminate()
 
+    @property
+    def is_open(self) -> bool:
+        return self._pool is not None
+
     def _open_pool(self) -> Any:
         if self._pool is None:
             raise MetadataUnavailable(f"the metadata store at {self.where} is not open", hint="open it first")
         return self._pool
 
     async def fetch(self, query: str, *args: Any) -> list[Row]:
-        return await self.call(lambda connection: connection.fetch(query, *args))
+        async def statement(connection: Any) -> list[Row]:
+            rows: list[Row] = await connection.fetch(query, *args, timeout=_patience_s(args))
+            return rows
+
+        return await self.call(statement)
 
     async def fetchrow(self, query: str, *args: Any) -> Row | None:
-        return await self.call(lambda connection: connection.fetchrow(query, *args))
+        async def statement(connection: Any) -> Row | None:
+            row: Row | None = await connection.fetchrow(query, *args, timeout=_patience_s(args))
+            return row
+
+        return await self.call(statement)
 
     async def fetchval(self, query: str, *args: Any) -> Any:
-        return await self.call(lambda connection: connection.fetchval(query, *args))
+        row = await self.fetchrow(query, *args)
+        return None if row is None else row[0]
 
     async def call(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """Run ``work``, a single statement, until there is an answer or the deadline has passed."""
@@ -213,6 +227,12 @@ async def _prepare_session(connection: Any, where: str) -> None:
     await connection.execute(
         "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
     )
+
+
+def _patience_s(args: tuple[Any, ...]) -> float:
+    """A commit of 50,000 partitions takes seconds: sending it again for impatience would only add to the load."""
+    longest = max((len(arg) for arg in args if isinstance(arg, list)), default=0)
+    return STATEMENT_TIMEOUT_S + longest * STATEMENT_TIMEOUT_PER_ROW_S
 
 
 async def _leave_as_it_is(_connection: object) -> None:

@@ -76,6 +76,8 @@ def translated(error: BaseException, where: str) -> StreamHouseError | None:
     """What to raise for an error that no second try can mend; None when it is not one of the database's."""
     if isinstance(error, asyncpg.PostgresError):
         return _translate_sqlstate(error, error.sqlstate or "", where)
+    if isinstance(error, asyncpg.InterfaceError):
+        return MetadataError(f"the client of PostgreSQL at {where} refused a statement: {error}")
     return None
 
 

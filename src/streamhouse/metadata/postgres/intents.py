@@ -23,10 +23,14 @@ from streamhouse.metadata.postgres.database import Connection, Database, Row
 from streamhouse.metadata.postgres.rows import key_columns, plain_uuid
 
 _NO_BATCH: Final = -1
-_SLICES: Final = """
-SELECT seq, partition_id, object_key, object_size, object_created_at, byte_offset, byte_length, record_count, encoding,
-       min_timestamp, max_timestamp, adopted_base_offset
-FROM sink_slices WHERE query_id = $1 AND topic_id = $2 AND batch_id = $3 ORDER BY seq
+# The batch asked for if it is the query's last, slice by slice; one row of NULLs when it has none.
+_LATEST: Final = """
+SELECT s.seq, s.partition_id, s.object_key, s.object_size, s.object_created_at, s.byte_offset, s.byte_length,
+       s.record_count, s.encoding, s.min_timestamp, s.max_timestamp, s.adopted_base_offset
+FROM sink_queries AS q
+LEFT JOIN sink_slices AS s ON s.query_id = q.query_id AND s.topic_id = q.topic_id AND s.batch_id = q.last_batch_id
+WHERE q.query_id = $1 AND q.topic_id = $2 AND q.last_batch_id = $3
+ORDER BY s.seq
 """
 _INSERT_SLICES: Final = """
 INSERT INTO sink_slices (
@@ -59,15 +63,9 @@ class PostgresIntents(Pipeline):
         return await self._database.transact(lambda connection: _register(connection, intent))
 
     async def get_intent(self, key: IntentKey) -> Intent | None:
-        async def work(connection: Connection) -> Intent | None:
-            last = await connection.fetchval(
-                "SELECT last_batch_id FROM sink_queries WHERE query_id = $1 AND topic_id = $2",
-                key.query_id,
-                key.topic_id,
-            )
-            return await _read(connection, key) if last == key.batch_id else None
-
-        return await self._database.transact(work)
+        # One statement, so that a later batch cannot replace it between two looks.
+        rows = await self._database.fetch(_LATEST, key.query_id, key.topic_id, key.batch_id)
+        return _to_intent(key, rows) if rows else None
 
     async def last_batch(self, query_id: str, topic_id: TopicId) -> int | None:
         last = await self._database.fetchval(
@@ -198,11 +196,15 @@ async def _write(connection: Connection, intent: Intent) -> IntentOutcome:
 
 
 async def _read(connection: Connection, key: IntentKey) -> Intent:
-    rows = await connection.fetch(_SLICES, key.query_id, key.topic_id, key.batch_id)
+    return _to_intent(key, await connection.fetch(_LATEST, key.query_id, key.topic_id, key.batch_id))
+
+
+def _to_intent(key: IntentKey, rows: Sequence[Row]) -> Intent:
+    slices = [row for row in rows if row["seq"] is not None]
     return Intent(
         key=key,
-        slices=tuple(_to_slice(row) for row in rows),
-        adopted=frozenset(row["partition_id"] for row in rows if row["adopted_base_offset"] is not None),
+        slices=tuple(_to_slice(row) for row in slices),
+        adopted=frozenset(row["partition_id"] for row in slices if row["adopted_base_offset"] is not None),
     )
 
 

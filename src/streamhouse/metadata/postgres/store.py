@@ -141,9 +141,10 @@ class PostgresMetadata(
     @asynccontextmanager
     async def subscribe(self) -> AsyncIterator[AsyncIterator[Change]]:
         async with self._hub.subscribe() as changes:
-            if self._listener is None:
-                self._listener = ChangeListener(self._database, self._hub.publish, randomness=self._randomness)
-            await self._listener.start()
+            if self._database.is_open:
+                if self._listener is None:
+                    self._listener = ChangeListener(self._database, self._hub.publish, randomness=self._randomness)
+                await self._listener.start()
             yield changes
 
 

@@ -9,7 +9,8 @@ DECLARE
     v_former uuid;
     v_now bigint;
 BEGIN
-    -- An id's first registration has no row to lock; the agent's own row then decides who came first.
+    -- An id's first registration has no row to lock yet, so concurrent ones queue up for the id itself.
+    PERFORM pg_advisory_xact_lock(21321, hashtext(p_agent_id));
     SELECT n.superseded INTO v_superseded FROM node_ids AS n WHERE n.agent_id = p_agent_id FOR UPDATE;
     IF p_incarnation = ANY (v_superseded) THEN
         RAISE EXCEPTION 'a newer incarnation of agent % has registered', p_agent_id USING ERRCODE = 'SH001';
