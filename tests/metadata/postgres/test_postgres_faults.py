@@ -34,21 +34,20 @@ async def assert_each_once(store: PostgresMetadata, key: PartitionKey, outcomes:
 async def test_r5_sessions_killed_at_random_moments(store: PostgresMetadata, operator: asyncpg.Connection) -> None:
     (key, *_) = keys = await topic(store, partitions=20, leaderless=True)
     moments = SeededRandomness(5)
-    finished = asyncio.Event()
 
     async def kill() -> None:
-        while not finished.is_set():
-            await asyncio.sleep(moments.uniform(0, 0.01))
+        for _ in range(15):
+            await asyncio.sleep(moments.uniform(0.02, 0.05))
             await operator.execute(KILL_SESSIONS)
-            # Let it breathe, or no connection lives long enough to commit anything.
-            await asyncio.sleep(0.03)
 
-    async def write(commits: int) -> list[SliceOutcome]:
-        return [(await store.commit_leaderless(append_id(), uploaded(), blob_slices(keys)))[0] for _ in range(commits)]
+    async def write() -> list[SliceOutcome]:
+        outcomes = []
+        while not killer.done():
+            outcomes.append((await store.commit_leaderless(append_id(), uploaded(), blob_slices(keys)))[0])
+        return outcomes
 
     killer = asyncio.create_task(kill())
-    written = await asyncio.gather(*(write(10) for _ in range(3)))
-    finished.set()
+    written = await asyncio.gather(*(write() for _ in range(3)))
     await killer
     outcomes = [outcome for some in written for outcome in some]
     assert {outcome.verdict for outcome in outcomes} == {Verdict.COMMITTED}
