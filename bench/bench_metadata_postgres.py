@@ -65,12 +65,16 @@ def leaderless_slices(keys: list[PartitionKey], *, producer_id: int = -1, sequen
     ]
 
 
-def show_commit(name: str, size: int, timing: Timing, floor: Timing) -> None:
+def show_commit(name: str, size: int, commit: Callable[[], object], floor: Callable[[], Timing]) -> None:
+    peer = floor()
+    timing = measure(commit, rounds=21, warm_up=3)
     figure = f"{timing.wall_s * 1e3:8.2f} ms {timing.wall_s * 1e6 / size:8.1f} µs/p"
-    row(f"{name}, {size} partitions", figure, ratio=f"{timing.wall_s / floor.wall_s:.1f} × a one-row commit")
+    row(f"{name}, {size} partitions", figure, ratio=f"{timing.wall_s / peer.wall_s:.1f} × a one-row commit")
 
 
-def one_row(run: Run, dsn: str) -> Timing:
+def one_row(run: Run, dsn: str) -> Callable[[], Timing]:
+    """The smallest commit there is, to be measured beside each of ours: a busy machine slows both."""
+
     async def prepare() -> asyncpg.Connection:
         connection = await asyncpg.connect(dsn)
         await connection.execute("CREATE TABLE floor (n bigint); INSERT INTO floor VALUES (0)")
@@ -78,13 +82,11 @@ def one_row(run: Run, dsn: str) -> Timing:
 
     connection = run(prepare())
     assert isinstance(connection, asyncpg.Connection)
-    timing = measure(lambda: run(connection.execute("UPDATE floor SET n = n + $1", 1)), rounds=51)
-    run(connection.close())
-    row("one row updated and committed", f"{timing.wall_s * 1e3:8.2f} ms")
-    return timing
+    update = "UPDATE floor SET n = n + $1"
+    return lambda: measure(lambda: run(connection.execute(update, 1)), rounds=21)
 
 
-def commits(run: Run, store: PostgresMetadata, floor: Timing) -> None:
+def commits(run: Run, store: PostgresMetadata, floor: Callable[[], Timing]) -> None:
     keys = run(topic(store, "blobs", max(COMMIT_SIZES), WriteMode.LEADERLESS))
     assert isinstance(keys, list)
     for size in COMMIT_SIZES:
@@ -95,7 +97,7 @@ def commits(run: Run, store: PostgresMetadata, floor: Timing) -> None:
             )
             assert all(outcome.verdict is Verdict.COMMITTED for outcome in outcomes)
 
-        show_commit("blob commit", size, measure(lambda: run(commit()), rounds=21, warm_up=3), floor)
+        show_commit("blob commit", size, lambda: run(commit()), floor)
     for size in COMMIT_SIZES:
         sequences = iter(range(0, 10_000, 10))
 
@@ -104,11 +106,10 @@ def commits(run: Run, store: PostgresMetadata, floor: Timing) -> None:
             outcomes = await store.commit_leaderless(AppendId(RANDOMNESS.uuid()), uploaded(), slices)
             assert all(outcome.end_offset >= 0 for outcome in outcomes)
 
-        timing = measure(lambda: run(commit_idempotent()), rounds=21, warm_up=3)
-        show_commit("blob commit, idempotent producers", size, timing, floor)
+        show_commit("blob commit, idempotent producers", size, lambda: run(commit_idempotent()), floor)
 
 
-def leased_commits(run: Run, store: PostgresMetadata, floor: Timing) -> None:
+def leased_commits(run: Run, store: PostgresMetadata, floor: Callable[[], Timing]) -> None:
     keys = run(topic(store, "leased", max(COMMIT_SIZES), WriteMode.LEASED))
     assert isinstance(keys, list)
     run(store.acquire_leases(HOLDER, keys, ttl_ms=3_600_000))
@@ -135,8 +136,7 @@ def leased_commits(run: Run, store: PostgresMetadata, floor: Timing) -> None:
             ends[outcome.key] = outcome.end_offset + 1
 
     for size in COMMIT_SIZES:
-        timing = measure(lambda size=size: run(commit(size)), rounds=21, warm_up=3)  # type: ignore[misc]
-        show_commit("leased commit", size, timing, floor)
+        show_commit("leased commit", size, lambda size=size: run(commit(size)), floor)  # type: ignore[misc]
 
 
 def lookups(run: Run, store: PostgresMetadata, dsn: str) -> None:
@@ -160,28 +160,28 @@ def lookups(run: Run, store: PostgresMetadata, dsn: str) -> None:
 
     keys = run(topic(store, "deep", len(DEPTHS), WriteMode.LEASED))
     assert isinstance(keys, list)
-    first: float | None = None
     for key, depth in zip(keys, DEPTHS, strict=True):
         run(fill(key, depth))
 
-        async def look(key: PartitionKey = key, depth: int = depth) -> None:
-            step = depth * 10 // LOOKUPS
-            for n in range(LOOKUPS):
-                assert (await store.find_entry(key, n * step)).entry is not None
+    async def look(place: int) -> None:
+        step = DEPTHS[place] * 10 // LOOKUPS
+        for n in range(LOOKUPS):
+            assert (await store.find_entry(keys[place], n * step)).entry is not None
 
-        async def look_by_time(key: PartitionKey = key, depth: int = depth) -> None:
-            for n in range(LOOKUPS):
-                assert (await store.find_entry_by_timestamp(key, n * depth // LOOKUPS)).entry is not None
+    async def look_by_time(place: int) -> None:
+        for n in range(LOOKUPS):
+            assert (await store.find_entry_by_timestamp(keys[place], n * DEPTHS[place] // LOOKUPS)).entry is not None
 
-        each = measure(lambda: run(look()), rounds=5).wall_s / LOOKUPS
-        by_time = measure(lambda: run(look_by_time()), rounds=5).wall_s / LOOKUPS
-        first = first or each
-        row(
-            f"ceiling lookup among {depth:,} entries",
-            f"{each * 1e6:8.0f} µs",
-            target="flat",
-            ratio=f"{each / first:.2f} × the first; by time {by_time * 1e6:.0f} µs",
-        )
+    for name, call in (("ceiling lookup", look), ("lookup by time", look_by_time)):
+        for place, depth in enumerate(DEPTHS):
+            shallow = measure(lambda call=call: run(call(0)), rounds=5)  # type: ignore[misc]
+            timing = measure(lambda call=call, place=place: run(call(place)), rounds=5)  # type: ignore[misc]
+            row(
+                f"{name} among {depth:,} entries",
+                f"{timing.wall_s / LOOKUPS * 1e6:8.0f} µs",
+                target="flat",
+                ratio=f"{timing.wall_s / shallow.wall_s:.2f} × that among {DEPTHS[0]:,}",
+            )
 
 
 def renewals(run: Run, store: PostgresMetadata) -> None:
