@@ -46,6 +46,15 @@ FAST = Timings(
     transfer_timeout_ms=4_000,
     margin_ms=600,
 )
+DEFAULT = Timings(
+    heartbeat_interval_ms=20_000,
+    liveness_timeout_ms=60_000,
+    lease_ttl_ms=30_000,
+    renew_interval_ms=10_000,
+    assign_interval_ms=30_000,
+    transfer_timeout_ms=10_000,
+    margin_ms=3_000,
+)
 SINGLE = Timings(
     heartbeat_interval_ms=2_000,
     liveness_timeout_ms=6_000,
@@ -112,6 +121,7 @@ class Link:
         self._without_effect: Counter[str] = Counter()
         self._reply_lost: Counter[str] = Counter()
         self._before: dict[str, Callable[[], Awaitable[None]]] = {}
+        self._after: dict[str, Callable[[], Awaitable[None]]] = {}
 
     def fail(self, method: str, times: int = 1) -> None:
         """The next calls fail before they reach the store."""
@@ -124,6 +134,10 @@ class Link:
     def before(self, method: str, act: Callable[[], Awaitable[None]]) -> None:
         """Let something happen just before the next call reaches the store."""
         self._before[method] = act
+
+    def after(self, method: str, act: Callable[[], Awaitable[None]]) -> None:
+        """Let something happen between the next call's effect and its reply."""
+        self._after[method] = act
 
     @asynccontextmanager
     async def subscribe(self) -> AsyncIterator[AsyncIterator[Change]]:
@@ -145,6 +159,9 @@ class Link:
             if self.down or self._take(self._without_effect, method):
                 raise MetadataUnavailable(f"no way to the store for {method}")
             result = await getattr(self._store, method)(*args, **kwargs)
+            act = self._after.pop(method, None)
+            if act is not None:
+                await act()
             await asyncio.sleep(self.latency_s)
             if self.down or self._take(self._reply_lost, method):
                 raise MetadataUnavailable(f"the reply to {method} was lost")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 
+import pytest
 from fleet import FAST, SLOTS, Fleet, fleet_story
 
 from streamhouse.cluster.contract import HealthState, Loss
 from streamhouse.core.errors import AgentSuperseded
-from streamhouse.metadata.contract import Holder
+from streamhouse.metadata.contract import Holder, Lease
 
 
 def test_r20_an_agent_that_sleeps_past_its_leases_trusts_nothing_when_it_wakes() -> None:
@@ -157,6 +158,106 @@ def test_a_lease_lost_while_it_opens_is_not_opened() -> None:
         a.owner.gained_s = 0.0
         a.link.down = False
         await fleet.settled()
+
+    fleet_story(story)
+
+
+def test_a_lease_whose_answer_came_too_late_is_not_opened() -> None:
+    async def story(fleet: Fleet) -> None:
+        await fleet.topic(partitions=1)
+        (a,) = await fleet.start("a")
+        gained = a.owner.gained
+        valid = []
+
+        async def check(lease: Lease) -> None:
+            valid.append(a.valid(lease.key))
+            await gained(lease)
+
+        async def sleep() -> None:
+            fleet.clock.pause(7_000)
+
+        a.owner.gained = check  # type: ignore[method-assign]
+        a.link.after("acquire_leases", sleep)
+        await fleet.settled()
+        assert len(valid) == 51
+        assert all(valid)
+
+    fleet_story(story)
+
+
+@pytest.mark.parametrize("acquired_at_once", [True, False])
+def test_the_next_opening_waits_until_the_last_has_unwound(acquired_at_once: bool) -> None:
+    async def story(fleet: Fleet) -> None:
+        topic = await fleet.topic(partitions=1)
+        key = topic.partition_keys()[0]
+        (a,) = fleet.make("a", timings=dataclasses.replace(FAST, assign_interval_ms=600_000))
+        gained, unwound = a.owner.gained, []
+
+        async def reluctant(lease: Lease) -> None:
+            if lease.key != key or lease.epoch > 1:
+                assert unwound or lease.key != key, "the first is still under way"
+                await gained(lease)
+                return
+            a.owner.opening.add(key)
+            try:
+                await asyncio.sleep(10_000)
+            finally:
+                await asyncio.sleep(1)
+                unwound.append(lease.epoch)
+
+        a.owner.gained = reluctant  # type: ignore[method-assign]
+        await a.member.start()
+        await fleet.until(lambda: key in a.owner.opening)
+        leadership = a.member.lease_table.get(key)
+        assert leadership is not None
+        a.member._holdings.end(leadership, Loss.FENCED)
+        if acquired_at_once:
+            await a.member._holdings.acquire([key])
+        await fleet.settled(within_s=3)
+        assert a.owner.open[key] == 2
+        assert unwound == [1]
+
+    fleet_story(story)
+
+
+def test_what_is_held_only_since_the_look_is_not_judged_by_it() -> None:
+    async def story(fleet: Fleet) -> None:
+        (a,) = await fleet.start("a")
+        await fleet.settled()
+        created = []
+
+        async def meanwhile() -> None:
+            topic = await fleet.topic("newer-than-the-look", partitions=2)
+            created.append(topic)
+            await a.member._holdings.acquire(topic.partition_keys())
+
+        a.link.before("list_leases", meanwhile)
+        await fleet.until(lambda: bool(created))
+        await fleet.settled()
+        assert a.owner.losses == []
+        assert set(a.owner.open.values()) == {1}
+
+    fleet_story(story)
+
+
+def test_an_old_renewals_answer_does_not_touch_a_new_leadership() -> None:
+    async def story(fleet: Fleet) -> None:
+        topic = await fleet.topic(partitions=1)
+        key = topic.partition_keys()[0]
+        (a,) = await fleet.start("a")
+        await fleet.settled()
+
+        async def meanwhile() -> None:
+            a.owner.gained_s = 3.0
+            del a.owner.open[key]
+            a.member.give_up(key, "a test")
+            await fleet.until(lambda: key in a.owner.opening, within_s=1)
+
+        a.link.before("renew_leases", meanwhile)
+        await fleet.until(lambda: key in a.owner.opening)
+        await fleet.settled()
+        assert a.owner.history[key] == ["gained 1", "gained 2"]
+        assert a.owner.losses == []
 
     fleet_story(story)
 

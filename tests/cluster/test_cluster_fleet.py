@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 
 import pytest
-from fleet import FAST, SLOTS, Fleet, fleet_story
+from fleet import DEFAULT, FAST, SLOTS, Fleet, fleet_story
 
 from streamhouse.cluster.contract import HealthState
+from streamhouse.metadata.contract import HeldLease, Holder, SlotKey
 
 
 def test_s3_7_one_agent_leads_everything() -> None:
@@ -36,6 +38,8 @@ def test_s1_20_three_agents_share_and_a_fourth_gets_its_part() -> None:
         assert moved == fourth.partitions, "only what the fourth got has moved"
         assert all(agent.owner.losses == [] for agent in fleet.agents), "handed over, never lost"
         assert sum(agent.member.stats.transfers_completed for agent in first) >= len(fourth.owner.open)
+        assert all(agent.member.stats.transfers_refused == 0 for agent in first)
+        assert fourth.member.stats.adopted == len(fourth.owner.open)
 
     fleet_story(story)
 
@@ -52,6 +56,53 @@ def test_s3_16_a_dead_agents_partitions_are_taken_over_within_ten_seconds() -> N
         assert orphans <= b.partitions | c.partitions
         for key in orphans:
             assert (await fleet.lease(key)).epoch == epochs[key] + 1
+
+    fleet_story(story)
+
+
+def test_s3_16_with_the_default_timings_a_death_is_noticed_when_it_becomes_one() -> None:
+    async def story(fleet: Fleet) -> None:
+        await fleet.topic(partitions=6)
+        a, b = await fleet.start("a", "b", timings=DEFAULT)
+        await fleet.settled()
+        await asyncio.sleep(100)
+        (registered,) = [agent for agent in await fleet.store.list_agents() if agent.agent_id == "a"]
+        await a.kill()
+        await fleet.settled()
+        dead_at_ms = registered.last_heartbeat_ms + DEFAULT.liveness_timeout_ms
+        assert fleet.clock.wall_ms() - dead_at_ms < 500, "not at the next interval"
+        assert len(b.owner.open) == 56
+
+    fleet_story(story)
+
+
+def test_a_newcomer_is_noticed_at_the_next_heartbeat() -> None:
+    async def story(fleet: Fleet) -> None:
+        await fleet.topic(partitions=12)
+        seldom = dataclasses.replace(FAST, assign_interval_ms=600_000)
+        await fleet.start("a", timings=seldom)
+        await fleet.settled()
+        await asyncio.sleep(5)  # past its first looks
+        (b,) = await fleet.start("b", timings=seldom)
+        await fleet.until(lambda: bool(b.partitions), within_s=3)
+        await fleet.settled()
+
+    fleet_story(story)
+
+
+@pytest.mark.parametrize("what", ["partition", "slot"])
+def test_what_somebody_releases_is_taken_at_once(what: str) -> None:
+    async def story(fleet: Fleet) -> None:
+        topic = await fleet.topic(partitions=2)
+        key = topic.partition_keys()[0] if what == "partition" else SlotKey(3)
+        stranger = Holder(agent_id="stranger", incarnation=fleet.ids.uuid(), wal_id=fleet.ids.uuid())
+        await fleet.store.acquire_leases(stranger, [key], ttl_ms=600_000)
+        (a,) = await fleet.start("a", timings=dataclasses.replace(FAST, assign_interval_ms=600_000))
+        await fleet.until(lambda: len(a.owner.open) == 51)
+        await asyncio.sleep(5)
+        assert key not in a.owner.open
+        await fleet.store.release_leases(stranger, [HeldLease(key=key, epoch=1)])
+        await fleet.until(lambda: key in a.owner.open, within_s=0.5)
 
     fleet_story(story)
 
@@ -101,6 +152,42 @@ def test_s3_17_the_last_agent_releases_and_the_next_start_takes_at_once() -> Non
         took_s = await fleet.settled()
         assert took_s < 1
         assert set(again.owner.open.values()) == {2}
+
+    fleet_story(story)
+
+
+def test_s3_17_what_has_not_been_opened_is_not_waited_for() -> None:
+    async def story(fleet: Fleet) -> None:
+        await fleet.topic(partitions=4)
+        (a,) = await fleet.start("a")
+        a.owner.gained_s = 10_000.0
+        await fleet.until(lambda: bool(a.owner.opening))
+        began_s = fleet.now_s()
+        await a.member.stop()
+        assert fleet.now_s() - began_s < 1
+        assert all(lease.expired for lease in await fleet.store.list_leases())
+        assert a.owner.open == {}
+        assert a.owner.opening == set()
+
+    fleet_story(story)
+
+
+def test_s3_17_an_acquisition_that_the_stop_cut_short_is_given_back() -> None:
+    async def story(fleet: Fleet) -> None:
+        await fleet.topic(partitions=4)
+        (a,) = await fleet.start("a")
+        reached = asyncio.Event()
+
+        async def never_answer() -> None:
+            reached.set()
+            await asyncio.sleep(1)
+
+        a.link.after("acquire_leases", never_answer)
+        await reached.wait()
+        await a.member.stop()
+        leases = await fleet.store.list_leases()
+        assert len(leases) == 54
+        assert all(lease.expired for lease in leases)
 
     fleet_story(story)
 

@@ -25,6 +25,11 @@ def test_r20_a_lost_reply_on_the_way_moves_the_lease_once(method: str, effect: s
         for key in topic.partition_keys():
             assert (await fleet.lease(key)).epoch == (2 if key in b.partitions else 1)
         assert a.owner.losses == b.owner.losses == []
+        if method == "accept_transfer":
+            assert b.member.stats.adopted == len(b.owner.open), "an acceptance whose reply was lost counts"
+        if method == "complete_transfer":
+            assert a.member.stats.transfers_completed == len(b.owner.open), "sent again until there was a verdict"
+            assert a.member.stats.released == 0
 
     fleet_story(story)
 
@@ -80,6 +85,7 @@ def test_an_offer_without_an_answer_changes_nothing_and_is_withdrawn() -> None:
         await b.appear()
         await asyncio.sleep(30)
         assert b.offered
+        assert len(b.offered) < 40, "who does not answer is asked about one lease at a time"
         assert a.partitions == set(topic.partition_keys())
         ended = [t for t in await fleet.store.list_transfers(open_only=False) if t.state is not TransferState.PENDING]
         assert {(t.state, t.reason) for t in ended} == {(TransferState.REJECTED, "the target did not answer")}
@@ -146,6 +152,25 @@ def test_what_cannot_be_flushed_is_lost_here_and_led_elsewhere() -> None:
         assert b.partitions
         assert {key for key, _ in a.owner.losses} == b.partitions
         assert {reason for _, reason in a.owner.losses} == {Loss.NOT_FLUSHED}
+
+    fleet_story(story)
+
+
+def test_an_offer_is_not_judged_by_a_list_from_before_it() -> None:
+    async def story(fleet: Fleet) -> None:
+        await fleet.topic(partitions=8)
+        (a,) = await fleet.start("a")
+        await fleet.settled()
+
+        async def meanwhile() -> None:
+            await fleet.start("b")
+            await fleet.until(lambda: bool(a.member._exchange._offers), within_s=1.5)
+
+        a.link.after("list_transfers", meanwhile)
+        await fleet.until(lambda: len(fleet.agents) == 2)
+        await fleet.settled()
+        assert a.member.stats.transfers_completed > 0
+        assert a.member.stats.transfers_refused == 0
 
     fleet_story(story)
 

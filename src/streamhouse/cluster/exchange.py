@@ -94,15 +94,10 @@ class Exchange:
             if offer is not Offer.OPEN and not answer.done():
                 answer.set_result(offer)
         await self._adopt(self.accepted.ended(listed))
-        unanswered: list[Transfer] = []
-        for transfer in transfers:
-            if transfer.to_agent != self._holder.agent_id:
-                continue
-            if transfer.state is TransferState.PENDING or self.stopping:
-                unanswered.append(transfer)
-            else:
-                self.accepted.add(transfer)  # perhaps in a call whose answer was lost
-        await self._answer(unanswered)
+        incoming = [transfer for transfer in transfers if transfer.to_agent == self._holder.agent_id]
+        await self._answer(
+            [transfer for transfer in incoming if transfer.state is TransferState.PENDING or self.stopping]
+        )
 
     # Incoming.
 
@@ -130,8 +125,11 @@ class Exchange:
             stopping=self.stopping,
         )
         if reason is None:
-            await self._metadata.accept_transfer(transfer.transfer_id, target=self._holder)
-            self.accepted.add(transfer)
+            self.accepted.add(transfer)  # first: if the reply is lost, the sender may still go on and complete it
+            try:
+                await self._metadata.accept_transfer(transfer.transfer_id, target=self._holder)
+            except (TransferConflict, TransferNotFound):
+                self.accepted.forget([transfer.key])
         else:
             await self._metadata.reject_transfer(transfer.transfer_id, agent_id=self._holder.agent_id, reason=reason)
 

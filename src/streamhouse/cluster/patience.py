@@ -19,6 +19,10 @@ class Patience(Generic[K]):
     def __len__(self) -> int:
         return len(self._waits)
 
+    def __contains__(self, thing: object) -> bool:
+        """Whether it has failed and not worked since."""
+        return thing in self._waits
+
     def failed(self, thing: K, *, now_ms: int) -> None:
         _, pause_ms = self._waits.get(thing, (0, 0))
         pause_ms = min(2 * pause_ms or self._first_ms, self._longest_ms)

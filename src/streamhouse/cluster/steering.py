@@ -64,14 +64,14 @@ class Steering:
         self._stats = stats
         self._assigner = Assigner()
         self._hand_overs: dict[LeaseKey, str] = {}
-        self._moving: set[LeaseKey] = set()
+        self._moving: dict[LeaseKey, str] = {}
         self._offering: Patience[LeaseKey] = Patience(
             first_ms=timings.transfer_timeout_ms, longest_ms=timings.liveness_timeout_ms
         )
         self._next_sweep_ms = 0
 
     def handing_over(self) -> tuple[LeaseKey, ...]:
-        return tuple(self._moving | self._hand_overs.keys())
+        return tuple(self._moving.keys() | self._hand_overs.keys())
 
     # Looking.
 
@@ -184,10 +184,17 @@ class Steering:
                 and leadership.stage is Stage.SERVING
                 and key not in self._moving
                 and self._offering.may_try(key, now_ms=now_ms)
-                and self._exchange.partners.may_try(target, now_ms=now_ms)
+                and self._may_ask(target, now_ms)
             ):
-                self._moving.add(key)
+                self._moving[key] = target
                 self._holdings.start(leadership, partial(self._move, target=target))
+
+    def _may_ask(self, target: str, now_ms: int) -> bool:
+        """Who did not answer last time is asked about one lease first, not about all of them."""
+        partners = self._exchange.partners
+        return partners.may_try(target, now_ms=now_ms) and (
+            target not in partners or target not in self._moving.values()
+        )
 
     def drop_hand_overs(self) -> None:
         self._hand_overs = {}
@@ -205,7 +212,7 @@ class Steering:
                 # that nobody would take it: take it back, at a new epoch.
                 await self._holdings.acquire([key])
         finally:
-            self._moving.discard(key)
+            self._moving.pop(key, None)
             self.pump()
 
     async def _sweep(self) -> None:
