@@ -34,8 +34,9 @@ _SESSION: Final = {
     "application_name": "streamhouse",
     # The functions count on a fresh snapshot for every statement, whatever the role's default is (R5).
     "default_transaction_isolation": "read committed",
-    # A process that is suspended in mid-transaction must not hold its row locks for ever.
-    "idle_in_transaction_session_timeout": "60000",
+    # A process that is suspended in mid-transaction holds its row locks, and whoever takes over waits for them. Ours
+    # idle for a round trip only; one that is cut off is repeated as a whole.
+    "idle_in_transaction_session_timeout": "3000",
     # Every join of ours goes from a list of keys into a table by an index. A plan made while a table was small, or for
     # the ten rows the planner takes every array for, must be that plan too.
     "plan_cache_mode": "force_generic_plan",
