@@ -37,8 +37,8 @@ KAFKA = {
 class TestAgainstKafka:
     """kafka_4_2_topic_configs.txt was printed by Kafka's own classes."""
 
-    def test_every_topic_config_of_kafka_4_2_is_there_and_only_diskless_is_ours(self) -> None:
-        assert TOPIC_CONFIGS.keys() - KAFKA.keys() == {"diskless.enable"}
+    def test_every_topic_config_of_kafka_4_2_is_there_and_two_are_ours(self) -> None:
+        assert TOPIC_CONFIGS.keys() - KAFKA.keys() == {"agent.group", "diskless.enable"}
         assert KAFKA.keys() - TOPIC_CONFIGS.keys() == set()
 
     @pytest.mark.parametrize("name", KAFKA)

@@ -322,7 +322,7 @@ class Conflict(StreamHouseError):
 
 
 class WalInUse(Conflict):
-    default_hint = "stop the other process, or give this one its own wal.dir"
+    default_hint = "stop the other process, or choose another --data-dir"
 
 
 class LeaseHeldByOther(Conflict):

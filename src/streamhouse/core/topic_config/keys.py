@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from streamhouse.core.limits import MAX_BATCH_BYTES
+from streamhouse.core.limits import MAX_AGENT_ID_BYTES, MAX_BATCH_BYTES
 from streamhouse.core.topic_config.schema import LONG_MAX, ConfigType, TopicConfigKey
 
 BOOLEAN, INT, LONG, DOUBLE = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE
@@ -23,6 +23,7 @@ _NO_LOCAL_LOG: Final = "there are no local log files; objects are sized by the s
 _ALWAYS_REMOTE: Final = "all data is in the object store already, there is no second tier"
 _PRODUCER_CODEC: Final = "batches keep their producer's codec"
 _REPLICA: Final = r"[0-9]{1,10}:[0-9]{1,10}"
+_REPLICAS: Final = "* or a list of partition:broker pairs"
 
 _KEYS: Final = (
     TopicConfigKey(
@@ -114,6 +115,7 @@ _KEYS: Final = (
         type=LIST,
         default="",
         pattern=_REPLICA,
+        pattern_allows=_REPLICAS,
         doc="Which replicas are throttled as followers.",
         inert=_NO_REPLICAS,
     ),
@@ -131,6 +133,7 @@ _KEYS: Final = (
         type=LIST,
         default="",
         pattern=_REPLICA,
+        pattern_allows=_REPLICAS,
         doc="Which replicas are throttled as leaders.",
         inert=_NO_REPLICAS,
     ),
@@ -306,6 +309,15 @@ _KEYS: Final = (
         synonyms=("unclean.leader.election.enable",),
         doc="Whether a replica that lags may lead.",
         inert=_NO_REPLICAS,
+    ),
+    TopicConfigKey(
+        name="agent.group",
+        type=STRING,
+        default="default",
+        pattern=rf"[A-Za-z0-9._-]{{1,{MAX_AGENT_ID_BYTES}}}",
+        pattern_allows=f"1 to {MAX_AGENT_ID_BYTES} letters, digits, '.', '_' or '-'",
+        doc="StreamHouse's own: the group of agents whose members lead this topic's partitions. Agents of other groups "
+        "never do, so a busy topic can have agents to itself.",
     ),
     TopicConfigKey(
         name="diskless.enable",

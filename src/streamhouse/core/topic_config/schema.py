@@ -53,7 +53,8 @@ class TopicConfigKey:
     at_most: float | None = None
     also: tuple[int, ...] = ()  # values outside the range that have a meaning of their own
     choices: tuple[str, ...] = ()
-    pattern: str = ""  # every item of a list, in full
+    pattern: str = ""  # every item of a list, or the whole of a word
+    pattern_allows: str = ""  # … in words
     refused: tuple[str, ...] = ()  # Kafka's choices that this version cannot honour
     inert: str = ""
     immutable: bool = False
@@ -69,7 +70,7 @@ class TopicConfigKey:
             joined = ", ".join(self.choices)
             return f"any of {joined}" if self.type is ConfigType.LIST else f"one of {joined}"
         if self.pattern:
-            return "* or a list of partition:broker pairs"
+            return self.pattern_allows
         if self.type is ConfigType.BOOLEAN:
             return "true or false"
         low, high = (f"{bound:g}" if isinstance(bound, float) else bound for bound in (self.at_least, self.at_most))
@@ -157,5 +158,7 @@ class TopicConfigKey:
                 hint="leave it at 'producer' and set the codec in the producer",
             )
         if self.choices and text not in self.choices:
+            raise self._misfit(text)
+        if self.pattern and not re.fullmatch(self.pattern, text):
             raise self._misfit(text)
         return text

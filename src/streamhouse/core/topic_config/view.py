@@ -16,6 +16,7 @@ from streamhouse.core.topic_config.validate import parse_all, validate
 class TopicConfig:
     """Every topic config by its name, dots as underscores. Numbers mean what they mean in Kafka, -1 included."""
 
+    agent_group: str
     cleanup_policy: tuple[str, ...]
     compression_gzip_level: int
     compression_lz4_level: int
