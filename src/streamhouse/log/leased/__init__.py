@@ -1,0 +1,10 @@
+"""The leased way to write: one leader per partition assigns offsets, logs to its WAL, flushes and commits.
+
+partition.py  one partition's state: offsets, buffer, producers, who waits for what
+recovery.py   what to do with frames an earlier leadership left in the WAL (R3, R4); held.py keeps them
+plan.py       which partitions a flush takes, and when the next one is due; flusher.py is its loop
+pack.py       a flush's batches as objects: segments and one shared blob
+commit.py     upload, commit until there is a verdict, and what each verdict means
+log.py        the whole: LeasedLog
+seams.py      what it needs of the WAL and of leases
+"""

@@ -1,0 +1,191 @@
+"""A flush on its way: upload its objects, wait for the flush before it, commit until there is a verdict, act on it.
+
+Uploads of several flushes overlap; their commits happen one after another, in the order in which the flushes were made,
+so that every partition's chunks are committed in order. Nothing here gives up: an upload or a commit that fails is
+repeated for as long as the process lives, because the batches have their offsets and something must become of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol, TypeVar
+
+from streamhouse.core.clock import Clock
+from streamhouse.core.errors import MetadataError, StoreError
+from streamhouse.core.ids import AppendId
+from streamhouse.core.randomness import Randomness
+from streamhouse.log.leased.pack import PackedObject, Placed, pack
+from streamhouse.log.leased.partition import Chunk, Phase
+from streamhouse.metadata.contract import LeasedSlice, MetadataStore, SliceOutcome, Verdict
+from streamhouse.objectstore.contract import ObjectStore
+
+T = TypeVar("T")
+
+_FIRST_PAUSE_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 5.0
+_STAMP_MAX_AGE_MS: Final = 60_000
+
+
+class Outcomes(Protocol):
+    """What becomes of chunks; the log implements it."""
+
+    def committed(self, chunk: Chunk, outcome: SliceOutcome) -> None: ...
+
+    def refused(self, chunk: Chunk, outcome: SliceOutcome) -> None: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class FlushHealth:
+    """What keeps flushes from finishing, for people: empty when nothing does."""
+
+    store_problem: str = ""
+    metadata_problem: str = ""
+    uploads_retried: int = 0
+    commits_retried: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class StoreStamps:
+    """Creation stamps by the metadata store's clock: vacuum compares them with its own (R6)."""
+
+    metadata: MetadataStore
+    clock: Clock
+    _ahead_ms: int = 0
+    _measured_boot_ms: int | None = None
+
+    async def now_ms(self, *, fresh: bool = False) -> int:
+        boot_ms = self.clock.boot_ms()
+        if fresh or self._measured_boot_ms is None or boot_ms - self._measured_boot_ms > _STAMP_MAX_AGE_MS:
+            store_ms = await self.metadata.now_ms()
+            self._ahead_ms = store_ms - self.clock.boot_ms()
+            self._measured_boot_ms = self.clock.boot_ms()
+        return self.clock.boot_ms() + self._ahead_ms
+
+
+@dataclass(slots=True, kw_only=True)
+class Committer:
+    metadata: MetadataStore
+    store: ObjectStore
+    clock: Clock
+    randomness: Randomness
+    outcomes: Outcomes
+    health: FlushHealth = field(default_factory=FlushHealth)
+    stamps: StoreStamps = field(init=False)
+    _last: asyncio.Future[None] | None = None
+
+    def __post_init__(self) -> None:
+        self.stamps = StoreStamps(metadata=self.metadata, clock=self.clock)
+
+    async def flush(self, large: Sequence[Chunk], small: Sequence[Chunk], turn: Turn) -> None:
+        """Bring the chunks into the log. ``turn`` keeps the order of commits; it is passed on whatever happens."""
+        try:
+            placed = await self._upload(large, small)
+            await turn.wait()
+            while placed:
+                stale = await self._commit(placed)
+                # R11: a definite refusal that is no fence: the same batches again, at the same offsets.
+                placed = await self._upload_again(stale) if stale else []
+        finally:
+            turn.pass_on()
+
+    def next_turn(self) -> Turn:
+        """Flushes take their turns in the order of these calls."""
+        done = asyncio.get_running_loop().create_future()
+        turn = Turn(before=self._last, done=done)
+        self._last = done
+        return turn
+
+    async def commit_slices(self, append_id: AppendId, slices: Sequence[LeasedSlice]) -> list[SliceOutcome]:
+        """Send the identical commit until there is a verdict (R5)."""
+        return await self._persist(
+            lambda: self.metadata.commit_leased(append_id, slices), MetadataError, self._note_metadata
+        )
+
+    async def put(self, packed: PackedObject) -> None:
+        await self._persist(
+            lambda: self.store.put(packed.object.key, packed.buffers, accept_equal=True), StoreError, self._note_store
+        )
+
+    async def _upload(self, large: Sequence[Chunk], small: Sequence[Chunk], *, fresh: bool = False) -> list[Placed]:
+        created_ms = await self._persist(lambda: self.stamps.now_ms(fresh=fresh), MetadataError, self._note_metadata)
+        objects = pack(large, small, created_ms=created_ms, new_id=self.randomness.uuid)
+        if len(objects) == 1:
+            await self.put(objects[0])
+        else:
+            async with asyncio.TaskGroup() as group:
+                for packed in objects:
+                    group.create_task(self.put(packed))
+        return [placed for packed in objects for placed in packed.placed]
+
+    async def _upload_again(self, chunks: Sequence[Chunk]) -> list[Placed]:
+        return await self._upload([], chunks, fresh=True)
+
+    async def _commit(self, placed: Sequence[Placed]) -> list[Chunk]:
+        """Returns the chunks whose object had become too old."""
+        alive = [each for each in placed if each.chunk.partition.phase is not Phase.DROPPED]
+        if not alive:
+            return []
+        append_id = AppendId(self.randomness.uuid())
+        outcomes = await self.commit_slices(append_id, [each.slice for each in alive])
+        stale: list[Chunk] = []
+        for each, outcome in zip(alive, outcomes, strict=True):
+            if each.chunk.partition.phase is Phase.DROPPED:
+                continue  # the leadership ended while the commit was under way; recovery will find out
+            if outcome.verdict is Verdict.COMMITTED:
+                self.outcomes.committed(each.chunk, outcome)
+            elif outcome.verdict is Verdict.STALE_OBJECT:
+                stale.append(each.chunk)
+            else:
+                self.outcomes.refused(each.chunk, outcome)
+        return stale
+
+    async def _persist(
+        self,
+        call: Callable[[], Awaitable[T]],
+        repeat: type[StoreError] | type[MetadataError],
+        note: Callable[[str], None],
+    ) -> T:
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                result = await call()
+            except repeat as error:
+                note(str(error))
+                await asyncio.sleep(self.randomness.uniform(0, pause_s))
+                pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+            else:
+                note("")
+                return result
+
+    def _note_store(self, problem: str) -> None:
+        self.health.store_problem = problem
+        self.health.uploads_retried += bool(problem)
+
+    def _note_metadata(self, problem: str) -> None:
+        self.health.metadata_problem = problem
+        self.health.commits_retried += bool(problem)
+
+
+@dataclass(slots=True, kw_only=True)
+class Turn:
+    before: asyncio.Future[None] | None
+    done: asyncio.Future[None]
+
+    async def wait(self) -> None:
+        if self.before is not None:
+            # Shielded: cancelling one flush must not cancel the one before it.
+            await asyncio.shield(self.before)
+            self.before = None
+
+    def pass_on(self) -> None:
+        """If our own turn never came, the one behind us must still wait for the one before us."""
+        if self.before is not None and not self.before.done():
+            self.before.add_done_callback(lambda _: self._finish())
+        else:
+            self._finish()
+
+    def _finish(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)

@@ -1,0 +1,487 @@
+"""LeasedLog: every partition this agent leads, one buffer budget, one flush loop, one WAL.
+
+Owns the path of a batch from ``append`` to its acknowledgement. ``append`` never awaits: between looking at a batch and
+giving it its offsets nothing else runs. Knows nothing of clients, and of leases only what a guard tells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from streamhouse.core import topic_config
+from streamhouse.core.clock import Clock
+from streamhouse.core.errors import (
+    BackPressureRejected,
+    InvalidRequest,
+    LimitExceeded,
+    NotLeader,
+)
+from streamhouse.core.ids import PartitionKey
+from streamhouse.core.limits import MAX_BATCH_BYTES
+from streamhouse.core.randomness import Randomness
+from streamhouse.log.leased.commit import Committer, FlushHealth
+from streamhouse.log.leased.flusher import Flusher
+from streamhouse.log.leased.held import HeldFrames
+from streamhouse.log.leased.pack import pack
+from streamhouse.log.leased.partition import Chunk, PartitionLog, Pending, Phase, fail, lsns_of
+from streamhouse.log.leased.plan import FlushRules
+from streamhouse.log.leased.producers import ProducerLoader
+from streamhouse.log.leased.recovery import HeldFrame, SortedFrames, resubmission_id
+from streamhouse.log.leased.seams import LeaseGuard, WriteAheadLog
+from streamhouse.log.tail import TailCache
+from streamhouse.metadata.contract import Durability, Lease, MetadataStore, SliceOutcome, Topic, Verdict
+from streamhouse.objectstore.contract import ObjectStore
+from streamhouse.wire.batch import patch, read_header, stamp_log_append_time, validate
+from streamhouse.wire.buffers import BytesLike
+
+_FRAME_OVERHEAD_BYTES: Final = 128
+_BATCH_OVERHEAD_BYTES: Final = (
+    512  # objects around a buffered batch: without it, many tiny ones would outgrow the budget
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeasedOptions:
+    durability: Durability
+    rules: FlushRules
+    max_buffer_bytes: int
+    max_flushes_in_flight: int = 4
+    max_chunk_bytes: int = MAX_BATCH_BYTES
+    """The most one flush takes of one partition."""
+    resubmit_max_age_ms: int = 600_000
+    """R4: how old an acknowledged acks=1 record may be and still come back after another agent has led."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Append:
+    """Where a batch went. ``done`` is done when it is as durable as its acks ask for, or failed."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    duplicate: bool
+    done: asyncio.Future[None]
+
+
+@dataclass(slots=True, kw_only=True)
+class LeasedStats:
+    appended_batches: int = 0
+    appended_bytes: int = 0
+    committed_batches: int = 0
+    replayed_batches: int = 0
+    resubmitted_batches: int = 0
+    dropped_batches: int = 0
+    refused_commits: int = 0
+
+
+class LeasedLog:
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        store: ObjectStore,
+        wal: WriteAheadLog,
+        tail: TailCache,
+        clock: Clock,
+        randomness: Randomness,
+        options: LeasedOptions,
+        on_dropped: Callable[[PartitionKey, str], None] = lambda key, reason: None,
+    ) -> None:
+        self.stats = LeasedStats()
+        self._metadata = metadata
+        self._wal = wal
+        self._tail = tail
+        self._clock = clock
+        self._options = options
+        self._on_dropped = on_dropped
+        self._partitions: dict[PartitionKey, PartitionLog] = {}
+        self._producers = ProducerLoader(metadata)
+        self._opened = asyncio.Event()
+        self._opened_epochs: dict[PartitionKey, int] = {}
+        self._buffer_bytes = 0
+        self._unsynced: deque[tuple[PartitionLog, Pending]] = deque()
+        self._held = HeldFrames(metadata=metadata, wal=wal, clock=clock, max_age_ms=options.resubmit_max_age_ms)
+        self._committer = Committer(metadata=metadata, store=store, clock=clock, randomness=randomness, outcomes=self)
+        self._flusher = Flusher(
+            self._committer,
+            options.rules,
+            clock=clock,
+            max_in_flight=options.max_flushes_in_flight,
+            max_chunk_bytes=options.max_chunk_bytes,
+            on_bug=self._flush_broke,
+        )
+        wal.on_synced(self._on_synced)
+
+    @property
+    def health(self) -> FlushHealth:
+        return self._committer.health
+
+    @property
+    def buffer_bytes(self) -> int:
+        return self._buffer_bytes
+
+    @property
+    def flushes(self) -> int:
+        return self._flusher.flushes
+
+    def start(self) -> None:
+        self._flusher.start()
+
+    async def close(self) -> None:
+        """Stop without flushing: partitions are closed one by one before, by whoever wants their data out."""
+        await self._flusher.close()
+        for key in list(self._partitions):
+            self.drop_partition(key, "the agent stops")
+
+    def hold_frames(self, key: PartitionKey, frames: Iterable[HeldFrame]) -> None:
+        """Frames that recovery found in the WAL; they are dealt with when this agent leads the partition again."""
+        self._held.add(key, frames)
+
+    async def wait_open(self, keys: Sequence[PartitionKey]) -> None:
+        """Returns once every one of these partitions is served here. Cancel it to give up."""
+        while any(self.partition(key) is None for key in keys):
+            await self._opened.wait()
+
+    def led_keys(self) -> set[PartitionKey]:
+        return {key for key, partition in self._partitions.items() if partition.phase is Phase.OPEN}
+
+    def partition(self, key: PartitionKey) -> PartitionLog | None:
+        """The partition if it is led here and served."""
+        found = self._partitions.get(key)
+        return found if found is not None and found.phase in (Phase.OPEN, Phase.CLOSING) else None
+
+    async def open_partition(self, lease: Lease, topic: Topic, *, guard: LeaseGuard) -> None:
+        """Take over a partition: producers, epochs and held frames first, then serve (R3, R4, R9)."""
+        key = lease.key
+        assert isinstance(key, PartitionKey)
+        if lease.epoch <= self._opened_epochs.get(key, 0):
+            # A commit of the ended leadership may still be under way: only a higher epoch settles what it did.
+            raise NotLeader(str(key), current_leader=None, hint=f"epoch {lease.epoch} has been led here already")
+        if key in self._partitions:
+            self.drop_partition(key, "a new leadership begins")
+        producers = await self._producers.load(key)
+        partition = PartitionLog(
+            key=key,
+            topic=topic.name,
+            config=topic_config.effective(topic.configs),
+            epoch=lease.epoch,
+            high_watermark=lease.high_watermark,
+            guard=guard,
+            visible_when_synced=self._options.durability is Durability.WAL,
+            producers=producers,
+        )
+        frames = await self._held.sort(partition)
+        self.stats.dropped_batches += len(frames.dropped)
+        self._partitions[key] = partition
+        self._opened_epochs[key] = lease.epoch
+        try:
+            await self._bring_back(partition, frames)
+        except BaseException:
+            self.drop_partition(key, "its recovery did not finish")
+            raise
+        if partition.phase is Phase.DROPPED:
+            raise partition.not_leader()
+        partition.phase = Phase.OPEN
+        self._opened.set()
+        self._opened = asyncio.Event()
+
+    def configure(self, topic: Topic) -> None:
+        """A topic's configs have changed; from the next append on they hold."""
+        config = topic_config.effective(topic.configs)
+        for partition in self._partitions.values():
+            if partition.key.topic_id == topic.topic_id:
+                partition.config = config
+
+    def append(self, key: PartitionKey, batch: BytesLike, *, acks: int) -> Append:
+        """Give one client's batch its offsets. Every refusal comes first; nothing is awaited (R11).
+
+        Raises NotLeader, CorruptBatch, InvalidRequest, LimitExceeded, BackPressureRejected, WalFailed, and the sequence
+        errors of idempotent producers.
+        """
+        partition = self._partitions.get(key)
+        if partition is None or partition.phase is not Phase.OPEN or not partition.guard.valid():
+            raise partition.not_leader() if partition else NotLeader(str(key), current_leader=None)
+        now_ms = self._clock.wall_ms()
+        base_offset = partition.next_offset
+        data = bytearray(batch)
+        # Patched before it is checked, so that its header is read once. Nothing is assigned until ``take``.
+        patch(data, 0, base_offset=base_offset, leader_epoch=partition.epoch)
+        header = validate(data)
+        if header.size != len(data) or header.is_control:
+            raise InvalidRequest(f"{partition}: one batch at a time, and no control batches")
+        if header.size > partition.config.max_message_bytes:
+            raise LimitExceeded(
+                f"{partition}: a batch of {header.size} bytes, max.message.bytes allows"
+                f" {partition.config.max_message_bytes}"
+            )
+        if header.has_producer and (original := partition.judge(header)) is not None:
+            return self._repeat(partition, original.base_offset, original.pending, header.record_count)
+        self._check_room(partition, header.size)
+        append_time_ms = -1
+        if partition.config.message_timestamp_type == "LogAppendTime":
+            append_time_ms = now_ms
+            stamp_log_append_time(data, 0, timestamp_ms=now_ms)
+            header = read_header(data)
+        lsn = self._wal.append(
+            topic_id=key.topic_id,
+            partition=key.partition,
+            epoch=partition.epoch,
+            base_offset=base_offset,
+            timestamp_ms=now_ms,
+            acks=acks,
+            batch=data,
+        )
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        pending = Pending(
+            base_offset=base_offset,
+            next_offset=header.next_offset,
+            data=data,
+            header=header,
+            lsn=lsn,
+            acks=acks,
+            appended_ms=self._clock.boot_ms(),
+            timestamp_ms=now_ms,
+            waits_for_commit=self._waits_for_commit(acks, header.has_producer),
+            done=done,
+        )
+        self._take(partition, pending)
+        self._unsynced.append((partition, pending))
+        return Append(
+            base_offset=base_offset,
+            last_offset=header.last_offset,
+            log_append_time_ms=append_time_ms,
+            duplicate=False,
+            done=done,
+        )
+
+    async def flush(self, keys: Sequence[PartitionKey] | None = None) -> None:
+        """Everything appended so far, of these partitions or all, is committed when this returns.
+
+        Raises NotLeader if a leadership ends first.
+        """
+        wanted = [
+            self._partitions[key] for key in (self._partitions if keys is None else keys) if key in self._partitions
+        ]
+        waits = []
+        for partition in wanted:
+            waits.append(partition.wait_committed(partition.next_offset))
+            if partition.pending:
+                partition.wanted = partition.urgent = True
+        self._flusher.wake()
+        try:
+            await asyncio.gather(*waits)
+        finally:
+            for partition, future in zip(wanted, waits, strict=True):
+                partition.forget_waiter(future)
+                future.cancel()
+
+    async def wait_visible(self, key: PartitionKey, beyond_offset: int) -> None:
+        """Returns once a record at ``beyond_offset`` can be read here. Raises NotLeader. Cancel it to give up."""
+        partition = self._partitions.get(key)
+        if partition is None:
+            raise NotLeader(str(key), current_leader=None)
+        future = partition.wait_visible(beyond_offset)
+        if partition.wanted:
+            self._flusher.wake()
+        try:
+            await future
+        finally:
+            partition.forget_waiter(future)
+
+    async def close_partition(self, key: PartitionKey) -> int:
+        """Take no more writes, bring everything into the log, and stop leading. Returns the next offset.
+
+        Raises NotLeader if the leadership ends before.
+        """
+        partition = self._partitions.get(key)
+        if partition is None:
+            raise NotLeader(str(key), current_leader=None)
+        partition.phase = Phase.CLOSING
+        await self.flush([key])
+        return partition.next_offset
+
+    def drop_partition(self, key: PartitionKey, reason: str) -> None:
+        """The leadership is over: fail what waits, keep what the WAL holds for whoever leads next (R4)."""
+        partition = self._partitions.pop(key, None)
+        if partition is None:
+            return
+        self._flusher.forget(partition)
+        left = partition.drop(NotLeader(str(partition), current_leader=None, hint=reason))
+        self._tail.drop(key)
+        self._buffer_bytes -= sum(_budget(batch) for batch in left)
+        self._held.add(
+            key,
+            (
+                HeldFrame(
+                    lsn=batch.lsn,
+                    epoch=partition.epoch,
+                    base_offset=batch.base_offset,
+                    acks=batch.acks,
+                    timestamp_ms=batch.timestamp_ms,
+                    batch=batch.data,
+                    header=batch.header,
+                )
+                for batch in left
+            ),
+        )
+
+    async def sweep_held(self) -> int:
+        """Let go of WAL frames that can never come back; see HeldFrames.sweep."""
+        let_go = await self._held.sweep(self._partitions)
+        self.stats.dropped_batches += let_go
+        return let_go
+
+    # What the committer reports.
+
+    def committed(self, chunk: Chunk, outcome: SliceOutcome) -> None:
+        partition = chunk.partition
+        partition.committed(chunk)
+        self._buffer_bytes -= sum(_budget(batch) for batch in chunk.batches)
+        self._wal.settle(lsns_of(chunk.batches))
+        self.stats.committed_batches += len(chunk.batches)
+        if self._options.durability is Durability.OBJECT:
+            self._tail.publish(partition.key, chunk.base_offset, [batch.data for batch in chunk.batches])
+
+    def refused(self, chunk: Chunk, outcome: SliceOutcome) -> None:
+        self.stats.refused_commits += 1
+        reason = f"the commit at offset {chunk.base_offset} was refused: {outcome.verdict.value}"
+        self.drop_partition(chunk.partition.key, reason)
+        self._on_dropped(chunk.partition.key, reason)
+
+    # Inside.
+
+    def _take(self, partition: PartitionLog, pending: Pending) -> None:
+        partition.take(pending)
+        self._buffer_bytes += _budget(pending)
+        self.stats.appended_batches += 1
+        self.stats.appended_bytes += pending.header.size
+        self._flusher.grew(partition)
+
+    def _repeat(self, partition: PartitionLog, base_offset: int, pending: Pending | None, record_count: int) -> Append:
+        """A retry gets its original's offsets, and waits for it while that is not durable yet (R9)."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if pending is None or pending.acknowledged:
+            done.set_result(None)
+        elif pending.done is not None:
+            pending.done.add_done_callback(lambda original: _follow(original, done))
+        else:
+            done = partition.wait_committed(pending.next_offset)
+        return Append(
+            base_offset=base_offset,
+            last_offset=base_offset + record_count - 1,
+            log_append_time_ms=-1,
+            duplicate=True,
+            done=done,
+        )
+
+    def _check_room(self, partition: PartitionLog, size_bytes: int) -> None:
+        if self._buffer_bytes + size_bytes + _BATCH_OVERHEAD_BYTES > self._options.max_buffer_bytes:
+            waits_for = self.health.store_problem or self.health.metadata_problem or "the flushes under way"
+            raise BackPressureRejected(
+                f"{partition}: {self._buffer_bytes} bytes wait to be committed, the limit is"
+                f" {self._options.max_buffer_bytes}; waiting for: {waits_for}"
+            )
+        if not self._wal.has_room(size_bytes + _FRAME_OVERHEAD_BYTES):
+            raise BackPressureRejected(f"{partition}: the write-ahead log is full of records not yet committed")
+
+    def _waits_for_commit(self, acks: int, has_producer: bool) -> bool:
+        # R9: a producer's retry must never be acknowledged before its original is safe from a take-over.
+        return self._options.durability is Durability.OBJECT and (acks == -1 or has_producer)
+
+    def _on_synced(self, lsn: int) -> None:
+        published: list[tuple[PartitionLog, Pending]] = []
+        while self._unsynced and self._unsynced[0][1].lsn <= lsn:
+            partition, pending = self._unsynced.popleft()
+            if self._options.durability is Durability.WAL and partition.phase is not Phase.DROPPED:
+                self._tail.publish(partition.key, pending.base_offset, [pending.data])
+            published.append((partition, pending))
+        for partition, pending in published:
+            partition.synced(pending)
+
+    def _flush_broke(self, error: BaseException) -> None:
+        """Nothing but a bug gets here. The partitions concerned cannot go on: their order of commits is broken."""
+        for key in [key for key, partition in self._partitions.items() if partition.frozen]:
+            reason = f"a flush failed unexpectedly: {error!r}"
+            self.drop_partition(key, reason)
+            self._on_dropped(key, reason)
+
+    # Recovery.
+
+    async def _bring_back(self, partition: PartitionLog, frames: SortedFrames) -> None:
+        for frame in frames.replay:
+            self._replay(partition, frame)
+        if frames.replay and self._options.durability is Durability.OBJECT:
+            await self.flush([partition.key])
+        for frame in frames.resubmit:
+            await self._resubmit(partition, frame)
+
+    def _replay(self, partition: PartitionLog, frame: HeldFrame) -> None:
+        data = bytearray(frame.batch)
+        patch(data, 0, base_offset=frame.base_offset, leader_epoch=partition.epoch)
+        pending = Pending(
+            base_offset=frame.base_offset,
+            next_offset=frame.next_offset,
+            data=data,
+            header=read_header(data),
+            lsn=frame.lsn,
+            acks=frame.acks,
+            appended_ms=self._clock.boot_ms(),
+            timestamp_ms=frame.timestamp_ms,
+            waits_for_commit=False,
+            done=None,
+            acknowledged=self._options.durability is Durability.WAL,
+        )
+        self._take(partition, pending)
+        partition.synced_end = partition.next_offset  # it comes from the WAL
+        if self._options.durability is Durability.WAL:
+            self._tail.publish(partition.key, pending.base_offset, [data])
+        self.stats.replayed_batches += 1
+
+    async def _resubmit(self, partition: PartitionLog, frame: HeldFrame) -> None:
+        """One frame as new records at the end of the log, under an id that any repeat finds again (R4)."""
+        data = bytearray(frame.batch)
+        patch(data, 0, base_offset=partition.next_offset, leader_epoch=partition.epoch)
+        header = read_header(data)
+        pending = Pending(
+            base_offset=partition.next_offset,
+            next_offset=header.next_offset,
+            data=data,
+            header=header,
+            lsn=frame.lsn,
+            acks=frame.acks,
+            appended_ms=self._clock.boot_ms(),
+            timestamp_ms=frame.timestamp_ms,
+            waits_for_commit=False,
+            done=None,
+        )
+        chunk = Chunk(partition=partition, batches=[pending], size_bytes=header.size)
+        created_ms = await self._committer.stamps.now_ms()
+        (packed,) = pack([], [chunk], created_ms=created_ms, new_id=self._committer.randomness.uuid)
+        await self._committer.put(packed)
+        append_id = resubmission_id(self._wal.wal_id, frame.lsn)
+        (outcome,) = await self._committer.commit_slices(append_id, [packed.placed[0].slice])
+        if outcome.verdict is not Verdict.COMMITTED:
+            raise NotLeader(str(partition), current_leader=None, hint=f"resubmitting was {outcome.verdict.value}")
+        if not outcome.repeated:
+            partition.next_offset = partition.high_watermark = partition.synced_end = pending.next_offset
+            self.stats.resubmitted_batches += 1
+        self._held.done(partition.key, frame)
+
+
+def _budget(batch: Pending) -> int:
+    return batch.header.size + _BATCH_OVERHEAD_BYTES
+
+
+def _follow(original: asyncio.Future[None], copy: asyncio.Future[None]) -> None:
+    if copy.done():
+        return
+    if original.cancelled():
+        copy.cancel()
+    elif (error := original.exception()) is not None:
+        fail(copy, error)
+    else:
+        copy.set_result(None)

@@ -1,0 +1,322 @@
+"""One partition under its leader: offsets, buffer, idempotent producers, and who waits for what. No IO, no awaits.
+
+    next_offset ──► what the next batch gets
+         │   pending    appended, not yet part of a flush
+         │   frozen     chunks of flushes under way, oldest first
+    high_watermark      committed in the metadata
+
+``synced_end`` runs between the two: up to there the WAL holds everything. What readers may see is ``visible_end``: the
+synced end where the WAL is the durability, else the watermark. Batches leave the buffer only by a commit, in order, or
+all at once when the leadership ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from streamhouse.core.errors import DuplicateSequence, NotLeader, OutOfOrderSequence, StaleProducer
+from streamhouse.core.ids import PartitionKey
+from streamhouse.core.limits import MAX_PRODUCERS_PER_PARTITION
+from streamhouse.core.topic_config import TopicConfig
+from streamhouse.formats.declared_times import declared_times_ms
+from streamhouse.log.leased.seams import LeaseGuard
+from streamhouse.metadata.contract import NO_PRODUCER, BatchRun, BatchVerdict, ProducerState
+from streamhouse.metadata.dedup import ProducerWindow
+from streamhouse.wire.batch import BatchHeader
+
+
+class Phase(StrEnum):
+    OPENING = "opening"
+    OPEN = "open"
+    CLOSING = "closing"
+    """Takes no more writes; what is buffered still goes out."""
+    DROPPED = "dropped"
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Pending:
+    """A batch that has its offsets and is not committed yet."""
+
+    base_offset: int
+    next_offset: int
+    data: bytearray | memoryview
+    """The batch with offset and epoch patched in; nobody changes it from here on."""
+    header: BatchHeader
+    lsn: int
+    acks: int
+    appended_ms: int
+    timestamp_ms: int
+    waits_for_commit: bool
+    done: asyncio.Future[None] | None
+    """None for a replayed batch: nobody waits."""
+    acknowledged: bool = False
+
+    def acknowledge(self) -> None:
+        self.acknowledged = True
+        if self.done is not None and not self.done.done():
+            self.done.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        if self.done is not None:
+            fail(self.done, error)
+
+    @property
+    def run(self) -> BatchRun:
+        smallest_ms, largest_ms = declared_times_ms(self.header)
+        return BatchRun(
+            record_count=self.header.record_count,
+            byte_length=self.header.size,
+            min_timestamp_ms=smallest_ms,
+            max_timestamp_ms=largest_ms,
+            producer_id=self.header.producer_id if self.header.has_producer else NO_PRODUCER,
+            producer_epoch=self.header.producer_epoch,
+            base_sequence=self.header.base_sequence,
+        )
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Chunk:
+    """What one flush takes of one partition: consecutive batches."""
+
+    partition: PartitionLog
+    batches: list[Pending]
+    size_bytes: int
+
+    @property
+    def base_offset(self) -> int:
+        return self.batches[0].base_offset
+
+    @property
+    def next_offset(self) -> int:
+        return self.batches[-1].next_offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Original:
+    """Where a repeated batch stands already."""
+
+    base_offset: int
+    pending: Pending | None
+    """The batch itself while it is not committed."""
+
+
+@dataclass(slots=True, eq=False)
+class _Waiters:
+    """Who waits for an offset to be passed. Removal is O(1); there are few per partition."""
+
+    waiting: dict[asyncio.Future[None], int] = field(default_factory=dict)
+
+    def wake(self, end_offset: int) -> None:
+        for future, offset in list(self.waiting.items()):
+            if offset <= end_offset:
+                del self.waiting[future]
+                if not future.done():
+                    future.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        for future in self.waiting:
+            fail(future, error)
+        self.waiting.clear()
+
+
+class PartitionLog:
+    def __init__(
+        self,
+        *,
+        key: PartitionKey,
+        topic: str,
+        config: TopicConfig,
+        epoch: int,
+        high_watermark: int,
+        guard: LeaseGuard,
+        visible_when_synced: bool,
+        producers: Iterable[ProducerState],
+    ) -> None:
+        self.key = key
+        self.topic = topic
+        self.config = config
+        self.epoch = epoch
+        self.guard = guard
+        self.phase = Phase.OPENING
+        self.next_offset = high_watermark
+        self.high_watermark = high_watermark
+        self.synced_end = high_watermark
+        self.pending: deque[Pending] = deque()
+        self.pending_bytes = 0
+        self.dirty = False
+        """The flusher has it on its list."""
+        self.frozen: deque[Chunk] = deque()
+        self.wanted = False
+        """Somebody waits for a commit of what is pending."""
+        self.urgent = False
+        """… and must not wait for the flush interval either."""
+        self._visible_when_synced = visible_when_synced
+        self._windows = {state.producer_id: ProducerWindow(state.producer_epoch, state.batches) for state in producers}
+        self._uncommitted: dict[int, Pending] = {}
+        self._visible_waiters = _Waiters()
+        self._commit_waiters = _Waiters()
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.key.partition}"
+
+    @property
+    def visible_end(self) -> int:
+        return max(self.synced_end, self.high_watermark) if self._visible_when_synced else self.high_watermark
+
+    @property
+    def oldest_pending_ms(self) -> int:
+        return self.pending[0].appended_ms
+
+    @property
+    def readers_waiting(self) -> bool:
+        return bool(self._visible_waiters.waiting)
+
+    def not_leader(self) -> NotLeader:
+        return NotLeader(str(self), current_leader=None)
+
+    def judge(self, header: BatchHeader) -> Original | None:
+        """None for the producer's next batch; where it stands already for a repeat. Raises for what cannot be taken."""
+        window = self._windows.get(header.producer_id)
+        if window is None:
+            return None
+        outcome = window.judge(_sequence_of(header))
+        if outcome is None:
+            return None
+        what = f"producer {header.producer_id} on {self}: sequence {header.base_sequence}"
+        match outcome.verdict:
+            case BatchVerdict.DUPLICATE:
+                return Original(base_offset=outcome.base_offset, pending=self._uncommitted.get(outcome.base_offset))
+            case BatchVerdict.STALE_PRODUCER:
+                raise StaleProducer(f"{what} comes with epoch {header.producer_epoch}, a newer one has written")
+            case BatchVerdict.DUPLICATE_TOO_OLD:
+                raise DuplicateSequence(f"{what} was written long ago")
+        raise OutOfOrderSequence(f"{what} does not follow the last one")
+
+    def take(self, batch: Pending) -> None:
+        """The one place where the log grows. Everything that could refuse it has been asked before (R11)."""
+        assert batch.base_offset == self.next_offset
+        self.next_offset = batch.next_offset
+        self.pending.append(batch)
+        self.pending_bytes += batch.header.size
+        self._uncommitted[batch.base_offset] = batch
+        if batch.header.has_producer:
+            self._remember(batch)
+        if batch.waits_for_commit or self.readers_waiting:
+            self.wanted = True
+
+    def synced(self, batch: Pending) -> None:
+        """The WAL holds it. Called in the order of appends."""
+        if self.phase is Phase.DROPPED:
+            return
+        self.synced_end = max(self.synced_end, batch.next_offset)
+        if not batch.waits_for_commit:
+            batch.acknowledge()
+        if self._visible_when_synced:
+            self._visible_waiters.wake(self.visible_end)
+
+    def freeze(self, max_bytes: int) -> Chunk:
+        """Move pending batches, at least one and up to ``max_bytes``, into a chunk."""
+        taken = [self.pending.popleft()]
+        size = taken[0].header.size
+        while self.pending and size + self.pending[0].header.size <= max_bytes:
+            taken.append(self.pending.popleft())
+            size += taken[-1].header.size
+        self.pending_bytes -= size
+        if not self.pending:
+            self.wanted = self.urgent = False
+        chunk = Chunk(partition=self, batches=taken, size_bytes=size)
+        self.frozen.append(chunk)
+        return chunk
+
+    def committed(self, chunk: Chunk) -> None:
+        """The metadata holds it. Chunks are committed in the order in which they were frozen."""
+        first = self.frozen.popleft()
+        assert first is chunk
+        self.high_watermark = chunk.next_offset
+        for batch in chunk.batches:
+            del self._uncommitted[batch.base_offset]
+            batch.acknowledge()
+        self._commit_waiters.wake(self.high_watermark)
+        self._visible_waiters.wake(self.visible_end)
+
+    def drop(self, error: Exception) -> list[Pending]:
+        """End this leadership at once: every waiter fails, in order. Returns what was not committed."""
+        self.phase = Phase.DROPPED
+        left = [batch for chunk in self.frozen for batch in chunk.batches] + list(self.pending)
+        self.frozen.clear()
+        self.pending.clear()
+        self.pending_bytes = 0
+        self._uncommitted.clear()
+        for batch in left:
+            batch.fail(error)
+        self._commit_waiters.fail(error)
+        self._visible_waiters.fail(error)
+        return left
+
+    def buffered_from(self, offset: int) -> Iterator[Pending]:
+        """What readers may see and the metadata does not have yet, from the batch that holds ``offset`` on."""
+        end = self.visible_end
+        for source in (*(chunk.batches for chunk in self.frozen), self.pending):
+            for batch in source:
+                if batch.next_offset > end:
+                    return
+                if batch.next_offset > offset:
+                    yield batch
+
+    def wait_visible(self, beyond_offset: int) -> asyncio.Future[None]:
+        """Done once a record at ``beyond_offset`` can be read."""
+        future = self._wait(self._visible_waiters, beyond_offset + 1, self.visible_end)
+        if not future.done() and self.pending:
+            self.wanted = True
+        return future
+
+    def wait_committed(self, end_offset: int) -> asyncio.Future[None]:
+        return self._wait(self._commit_waiters, end_offset, self.high_watermark)
+
+    def forget_waiter(self, future: asyncio.Future[None]) -> None:
+        self._visible_waiters.waiting.pop(future, None)
+        self._commit_waiters.waiting.pop(future, None)
+
+    def _wait(self, waiters: _Waiters, offset: int, reached: int) -> asyncio.Future[None]:
+        future = asyncio.get_running_loop().create_future()
+        if self.phase is Phase.DROPPED:
+            fail(future, self.not_leader())
+        elif offset <= reached:
+            future.set_result(None)
+        else:
+            waiters.waiting[future] = offset
+        return future
+
+    def _remember(self, batch: Pending) -> None:
+        window = self._windows.pop(batch.header.producer_id, None) or ProducerWindow()
+        window.record(_sequence_of(batch.header), batch.base_offset)
+        self._windows[batch.header.producer_id] = window  # at the end: the dictionary is in order of use
+        if len(self._windows) > MAX_PRODUCERS_PER_PARTITION:
+            del self._windows[next(iter(self._windows))]
+
+
+def _sequence_of(header: BatchHeader) -> BatchRun:
+    return BatchRun(
+        record_count=header.record_count,
+        byte_length=header.size,
+        min_timestamp_ms=0,
+        max_timestamp_ms=0,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+    )
+
+
+def fail(future: asyncio.Future[None], error: BaseException) -> None:
+    """Nobody may be left to hear it: a producer that went away must not leave "never retrieved" behind."""
+    if not future.done():
+        future.set_exception(error)
+        future.exception()
+
+
+def lsns_of(batches: Sequence[Pending]) -> list[int]:
+    return [batch.lsn for batch in batches]

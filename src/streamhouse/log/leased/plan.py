@@ -1,0 +1,56 @@
+"""When to flush and what to take. Pure.
+
+A partition is due when it holds a segment's worth, when its oldest batch is old enough, or when somebody waits for its
+commit and the last flush began long enough ago. A partition with a segment's worth goes into an object of its own; once
+any smaller one is due, all that have something share one blob: the PUT is paid for anyway, and so their number does not
+matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from streamhouse.log.leased.partition import PartitionLog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushRules:
+    segment_max_bytes: int
+    segment_max_age_ms: int
+    flush_interval_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushPlan:
+    large: tuple[PartitionLog, ...]
+    small: tuple[PartitionLog, ...]
+    next_due_ms: int | None
+    """With nothing to take now: when to look again; None when nothing is buffered."""
+
+    @property
+    def empty(self) -> bool:
+        return not self.large and not self.small
+
+
+def plan_flush(dirty: Iterable[PartitionLog], rules: FlushRules, *, now_ms: int, last_flush_ms: int) -> FlushPlan:
+    large: list[PartitionLog] = []
+    small: list[PartitionLog] = []
+    due_ms: int | None = None
+    for partition in dirty:
+        if partition.pending_bytes >= rules.segment_max_bytes:
+            large.append(partition)
+            continue
+        small.append(partition)
+        at_ms = _due_ms(partition, rules, last_flush_ms)
+        due_ms = at_ms if due_ms is None else min(due_ms, at_ms)
+    if due_ms is None or due_ms > now_ms:
+        return FlushPlan(large=tuple(large), small=(), next_due_ms=due_ms)
+    return FlushPlan(large=tuple(large), small=tuple(small), next_due_ms=None)
+
+
+def _due_ms(partition: PartitionLog, rules: FlushRules, last_flush_ms: int) -> int:
+    if partition.urgent:
+        return 0
+    aged_ms = partition.oldest_pending_ms + rules.segment_max_age_ms
+    return min(aged_ms, last_flush_ms + rules.flush_interval_ms) if partition.wanted else aged_ms

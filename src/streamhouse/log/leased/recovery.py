@@ -1,0 +1,135 @@
+"""Frames that an earlier leadership left in the WAL: which are committed, which come back, which are dropped. Pure.
+
+R3: let F be the start of the first later epoch that another WAL led (∞ if none did). A frame is committed iff it lies
+below min(F, watermark). If F is ∞, nobody else has written since: the rest is replayed at the same offsets.
+R4: if F is finite, others own those offsets now. Only frames of acks=1 without producer id, on a topic that is not
+compacted, not too old, are submitted again as new records; a retry by their producer may have brought the others
+already, or newer values may have overtaken them.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from streamhouse.core.errors import CorruptFrame
+from streamhouse.core.ids import AppendId, PartitionKey
+from streamhouse.formats.wal_frame_v1 import Frame
+from streamhouse.metadata.contract import EpochStart
+from streamhouse.wire.batch import BatchHeader, read_header
+from streamhouse.wire.buffers import BytesLike
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldFrame:
+    """A frame of this WAL that nothing has settled yet."""
+
+    lsn: int
+    epoch: int
+    base_offset: int
+    acks: int
+    timestamp_ms: int
+    batch: BytesLike
+    header: BatchHeader
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.header.last_offset_delta + 1
+
+
+def held_by_partition(frames: Iterable[Frame]) -> dict[PartitionKey, list[HeldFrame]]:
+    """What a WAL gave back at its opening, sorted by partition, in the order it was written."""
+    held: defaultdict[PartitionKey, list[HeldFrame]] = defaultdict(list)
+    for frame in frames:
+        held[PartitionKey(frame.topic_id, frame.partition)].append(
+            HeldFrame(
+                lsn=frame.lsn,
+                epoch=frame.epoch,
+                base_offset=frame.base_offset,
+                acks=frame.acks,
+                timestamp_ms=frame.timestamp_ms,
+                batch=frame.payload,
+                header=read_header(frame.payload),
+            )
+        )
+    return held
+
+
+@dataclass(slots=True, kw_only=True)
+class SortedFrames:
+    committed: list[HeldFrame] = field(default_factory=list)
+    replay: list[HeldFrame] = field(default_factory=list)
+    """At the same offsets, consecutive from the watermark on."""
+    resubmit: list[HeldFrame] = field(default_factory=list)
+    """As new records, in the order they were written."""
+    dropped: list[HeldFrame] = field(default_factory=list)
+
+
+def sort_frames(
+    frames: Iterable[HeldFrame],
+    *,
+    wal_id: uuid.UUID,
+    history: Sequence[EpochStart],
+    high_watermark: int,
+    compacted: bool,
+    now_ms: int,
+    max_age_ms: int,
+    where: str,
+) -> SortedFrames:
+    """Raises CorruptFrame when what is to be replayed does not continue the log."""
+    out = SortedFrames()
+    for frame in sorted(frames, key=lambda frame: frame.lsn):
+        foreign = foreign_start(frame.epoch, wal_id=wal_id, history=history)
+        bound = high_watermark if foreign is None else min(foreign, high_watermark)
+        if frame.next_offset <= bound:
+            out.committed.append(frame)
+        elif foreign is None:
+            out.replay.append(frame)
+        elif _may_come_back(frame, compacted=compacted, oldest_ms=now_ms - max_age_ms):
+            out.resubmit.append(frame)
+        else:
+            out.dropped.append(frame)
+    _check_continuous(out.replay, high_watermark, where)
+    return out
+
+
+def foreign_start(epoch: int, *, wal_id: uuid.UUID, history: Sequence[EpochStart]) -> int | None:
+    """Where the first later leadership with another WAL began; None if there was none (R3)."""
+    return next((start.start_offset for start in history if start.epoch > epoch and start.wal_id != wal_id), None)
+
+
+def never_again(
+    frames: Iterable[HeldFrame], *, wal_id: uuid.UUID, history: Sequence[EpochStart], oldest_ms: int
+) -> list[HeldFrame]:
+    """Frames of a partition led elsewhere that no later leadership of ours could use. No history: the topic is gone."""
+    gone: list[HeldFrame] = []
+    for frame in frames:
+        foreign = foreign_start(frame.epoch, wal_id=wal_id, history=history)
+        may_matter = foreign is None or (
+            frame.next_offset > foreign and _may_come_back(frame, compacted=False, oldest_ms=oldest_ms)
+        )
+        if not history or not may_matter:
+            gone.append(frame)
+    return gone
+
+
+def resubmission_id(wal_id: uuid.UUID, lsn: int) -> AppendId:
+    """The same for every attempt at this frame, so that a crash between commit and clean-up does not double it (R4)."""
+    return AppendId(uuid.uuid5(wal_id, str(lsn)))
+
+
+def _may_come_back(frame: HeldFrame, *, compacted: bool, oldest_ms: int) -> bool:
+    return frame.acks == 1 and not frame.header.has_producer and not compacted and frame.timestamp_ms >= oldest_ms
+
+
+def _check_continuous(replay: Sequence[HeldFrame], high_watermark: int, where: str) -> None:
+    expected = high_watermark
+    for frame in replay:
+        if frame.base_offset != expected:
+            raise CorruptFrame(
+                f"{where}: the WAL holds offset {frame.base_offset} where {expected} must follow",
+                hint="the WAL has lost frames or belongs to another metadata store; do not start on it",
+            )
+        expected = frame.next_offset

@@ -1,0 +1,40 @@
+"""What the leased log needs from its neighbours, as it sees it: the WAL behind it, whoever watches it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+from uuid import UUID
+
+from streamhouse.core.ids import TopicId
+
+
+class LeaseGuard(Protocol):
+    def valid(self) -> bool:
+        """Whether the lease is surely still held, by the local deadline (R20)."""
+        ...
+
+
+class WriteAheadLog(Protocol):
+    @property
+    def wal_id(self) -> UUID: ...
+
+    def append(
+        self,
+        *,
+        topic_id: TopicId,
+        partition: int,
+        epoch: int,
+        base_offset: int,
+        timestamp_ms: int,
+        acks: int,
+        batch: bytes | bytearray | memoryview,
+    ) -> int:
+        """The frame's LSN. The batch must not change until it is synced."""
+        ...
+
+    def has_room(self, size_bytes: int) -> bool: ...
+
+    def on_synced(self, callback: Callable[[int], None]) -> None: ...
+
+    def settle(self, lsns: Iterable[int]) -> None: ...

@@ -1,0 +1,183 @@
+"""A leader in a test: a leased log on a real WAL, SQLite and objects in memory, with time in the test's hands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from streamhouse.core.clock import ManualClock
+from streamhouse.core.ids import PartitionKey, TopicId
+from streamhouse.core.randomness import SeededRandomness
+from streamhouse.log.leased.log import LeasedLog, LeasedOptions
+from streamhouse.log.leased.plan import FlushRules
+from streamhouse.log.leased.recovery import held_by_partition
+from streamhouse.log.tail import TailCache
+from streamhouse.log.wal.opening import open_wal
+from streamhouse.log.wal.options import WalOptions
+from streamhouse.log.wal.task_pump import TaskPump
+from streamhouse.log.wal.wal import Wal
+from streamhouse.metadata.contract import Durability, Entry, Holder, Lease, MetadataStore, NewTopic, ScanRange, Topic
+from streamhouse.metadata.sqlite.store import SqliteMetadata
+from streamhouse.objectstore.contract import ObjectStore
+from streamhouse.objectstore.memory import MemoryStore
+from streamhouse.wire.batch import iter_batches
+from streamhouse.wire.records import Record, build_batch, decode_records
+
+TTL_MS = 30_000
+
+
+class Guard:
+    def __init__(self) -> None:
+        self.held = True
+
+    def valid(self) -> bool:
+        return self.held
+
+
+def batch(*values: str, producer: tuple[int, int, int] | None = None) -> bytes:
+    records = [Record(value=value.encode(), timestamp_ms=1_000 + number) for number, value in enumerate(values)]
+    if producer is None:
+        return build_batch(records)
+    producer_id, epoch, sequence = producer
+    return build_batch(records, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
+
+
+def values_in(*runs: bytes | bytearray | memoryview) -> list[tuple[int, str]]:
+    return [
+        (record.offset, (record.value or b"").decode())
+        for run in runs
+        for position, _ in iter_batches(run)
+        for record in decode_records(run, position)
+    ]
+
+
+class Cluster:
+    """What agents share: metadata, objects and time."""
+
+    def __init__(self, store: ObjectStore | None = None) -> None:
+        self.clock = ManualClock()
+        self.randomness = SeededRandomness(7)
+        self.metadata: MetadataStore = SqliteMetadata(
+            ":memory:", clock=self.clock, randomness=self.randomness, threads=False
+        )
+        self.store = store or MemoryStore(clock=self.clock)
+
+    async def topic(self, name: str = "orders", partitions: int = 1, **configs: str) -> Topic:
+        new = NewTopic(
+            topic_id=TopicId(self.randomness.uuid()),
+            name=name,
+            partition_count=partitions,
+            configs={key.replace("_", "."): value for key, value in configs.items()},
+        )
+        return await self.metadata.create_topic(new)
+
+    async def entries(self, key: PartitionKey) -> list[Entry]:
+        (page,) = await self.metadata.scan_entries([ScanRange(key=key, from_offset=0)], limit=1000)
+        return list(page.entries)
+
+    async def high_watermark(self, key: PartitionKey) -> int:
+        (state,) = await self.metadata.get_partitions([key])
+        return state.high_watermark
+
+
+class Node:
+    """One agent process, from opening its WAL to its end."""
+
+    def __init__(self, cluster: Cluster, directory: Path, name: str, wal: Wal, log: LeasedLog) -> None:
+        self.cluster = cluster
+        self.directory = directory
+        self.name = name
+        self.wal = wal
+        self.log = log
+        self.holder = Holder(agent_id=name, incarnation=cluster.randomness.uuid(), wal_id=wal.wal_id)
+        self.dropped: list[tuple[PartitionKey, str]] = []
+        self.guards: defaultdict[PartitionKey, Guard] = defaultdict(Guard)
+
+    @classmethod
+    async def start(
+        cls,
+        cluster: Cluster,
+        directory: Path,
+        *,
+        name: str = "agent-1",
+        durability: Durability = Durability.OBJECT,
+        metadata: MetadataStore | None = None,
+        store: ObjectStore | None = None,
+        segment_max_bytes: int = 4096,
+        max_buffer_bytes: int = 1 << 20,
+    ) -> Node:
+        wal, recovered = await open_wal(
+            directory,
+            clock=cluster.clock,
+            randomness=cluster.randomness,
+            options=WalOptions(file_bytes=1 << 16, max_bytes=1 << 20),
+            pump=TaskPump(),
+        )
+        node: Node
+        log = LeasedLog(
+            metadata=metadata or cluster.metadata,
+            store=store or cluster.store,
+            wal=wal,
+            tail=TailCache(1 << 20),
+            clock=cluster.clock,
+            randomness=cluster.randomness,
+            options=LeasedOptions(
+                durability=durability,
+                rules=FlushRules(segment_max_bytes=segment_max_bytes, segment_max_age_ms=60_000, flush_interval_ms=0),
+                max_buffer_bytes=max_buffer_bytes,
+            ),
+            on_dropped=lambda key, reason: node.dropped.append((key, reason)),
+        )
+        node = cls(cluster, directory, name, wal, log)
+        for key, frames in held_by_partition(recovered.frames()).items():
+            log.hold_frames(key, frames)
+        log.start()
+        return node
+
+    async def lead(self, topic: Topic, partition: int = 0, *, ttl_ms: int = TTL_MS) -> Lease:
+        key = PartitionKey(topic.topic_id, partition)
+        lease = await self.cluster.metadata.acquire_partition_lease(key, self.holder, ttl_ms=ttl_ms)
+        self.guards[key] = Guard()
+        await self.log.open_partition(lease, topic, guard=self.guards[key])
+        return lease
+
+    async def stop(self) -> None:
+        await self.log.close()
+        await self.wal.close()
+
+    async def crash(self) -> None:
+        """Die as kill -9 does: what the WAL had not been told to sync may be there or not; nothing else is written."""
+        await self.log._flusher.close()
+        pump = self.wal._pump
+        assert isinstance(pump, TaskPump)
+        if pump.task is not None:
+            pump.task.cancel()
+            await asyncio.gather(pump.task, return_exceptions=True)
+        self.wal._release()
+
+
+class Stage(AsyncExitStack):
+    """Opens the cluster's metadata and stops every node that was not stopped."""
+
+    def __init__(self, tmp_path: Path, store: ObjectStore | None = None) -> None:
+        super().__init__()
+        self.cluster = Cluster(store)
+        self._tmp_path = tmp_path
+
+    async def __aenter__(self) -> Stage:
+        await super().__aenter__()
+        await self.enter_async_context(self.cluster.metadata)
+        return self
+
+    async def node(self, name: str = "agent-1", **options: object) -> Node:
+        node = await Node.start(self.cluster, self._tmp_path / name, name=name, **options)  # type: ignore[arg-type]
+        self.push_async_callback(node.log.close)
+        return node
+
+
+async def settle(turns: int = 50) -> None:
+    """Let every task that can run, run."""
+    for _ in range(turns):
+        await asyncio.sleep(0)

@@ -1,0 +1,357 @@
+"""The leased log: offsets, acknowledgements, flushes, and what each verdict does."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from node import Stage, batch, settle, values_in
+
+from streamhouse.core.errors import (
+    BackPressureRejected,
+    CorruptBatch,
+    DuplicateSequence,
+    InvalidRequest,
+    LimitExceeded,
+    NotLeader,
+    OutOfOrderSequence,
+    StaleProducer,
+)
+from streamhouse.core.randomness import SeededRandomness
+from streamhouse.log.leased.log import Append
+from streamhouse.metadata.contract import Durability, EntryKind
+from streamhouse.objectstore.faults import Fault, FaultTimes, FaultyStore, ScriptedFaults
+from streamhouse.objectstore.memory import MemoryStore
+from streamhouse.wire.batch import read_header
+from streamhouse.wire.records import ControlType, build_control_batch
+
+
+async def acked(*appends: Append) -> None:
+    async with asyncio.timeout(5):
+        await asyncio.gather(*(append.done for append in appends))
+
+
+async def test_acks_all_returns_after_object_and_commit(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(), await stage.node()
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        first = node.log.append(key, batch("a", "b"), acks=-1)
+        second = node.log.append(key, batch("c"), acks=-1)
+        assert (first.base_offset, first.last_offset, second.base_offset) == (0, 1, 2)
+        assert not first.done.done()
+        await acked(first, second)
+        assert await stage.cluster.high_watermark(key) == 3
+        (entry,) = await stage.cluster.entries(key)
+        assert (entry.base_offset, entry.end_offset, entry.kind) == (0, 2, EntryKind.WAL)
+        assert (await stage.cluster.store.head(entry.object_key)).size_bytes >= entry.byte_length
+        assert node.wal.unsettled_bytes == 0
+        assert node.log.buffer_bytes == 0
+
+
+async def test_acks_1_returns_after_the_sync_and_is_not_visible_before_the_commit(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(), await stage.node()
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        append = node.log.append(key, batch("a"), acks=1)
+        await acked(append)
+        partition = node.log.partition(key)
+        assert partition is not None
+        assert partition.visible_end == 0
+        assert await stage.cluster.high_watermark(key) == 0
+        assert list(partition.buffered_from(0)) == []
+        await node.log.flush()
+        assert partition.visible_end == 1
+
+
+async def test_durability_wal_acknowledges_and_shows_after_the_sync(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic()
+        node = await stage.node(durability=Durability.WAL)
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        append = node.log.append(key, batch("a"), acks=-1)
+        await acked(append)
+        partition = node.log.partition(key)
+        assert partition is not None
+        assert partition.visible_end == 1
+        assert await stage.cluster.high_watermark(key) == 0
+        assert values_in(*(pending.data for pending in partition.buffered_from(0))) == [(0, "a")]
+
+
+async def test_one_flush_few_objects(tmp_path: Path) -> None:
+    """Many small partitions share one blob; a partition with a segment's worth gets its own object."""
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic(partitions=40)
+        node = await stage.node(segment_max_bytes=4096)
+        for key in topic.partition_keys():
+            await node.lead(topic, key.partition)
+        appends = [node.log.append(key, batch(f"v{key.partition}"), acks=1) for key in topic.partition_keys()]
+        large = topic.partition_keys()[7]
+        appends.append(node.log.append(large, batch("x" * 5000), acks=1))
+        await acked(*appends)
+        await node.log.flush()
+        objects = [info.key async for info in stage.cluster.store.list()]
+        assert len([name for name in objects if name.startswith("wal-shared/")]) == 1
+        assert len([name for name in objects if name.startswith("topics/")]) == 1
+        assert [entry.kind for entry in await stage.cluster.entries(large)] == [EntryKind.SEGMENT]
+        for key in topic.partition_keys():
+            assert await stage.cluster.high_watermark(key) == (2 if key == large else 1)
+
+
+async def test_several_flushes_in_flight_commit_in_order(tmp_path: Path) -> None:
+    store = FaultyStore(
+        MemoryStore(clock=Stage(tmp_path).cluster.clock),
+        plan=ScriptedFaults([Fault.LATENCY, None, Fault.LATENCY, None] * 5),
+        randomness=SeededRandomness(3),
+        times=FaultTimes(latency_ms=20),
+    )
+    async with Stage(tmp_path, store) as stage:
+        topic, node = await stage.cluster.topic(), await stage.node()
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        appends = []
+        for number in range(12):
+            appends.append(node.log.append(key, batch(f"v{number}"), acks=-1))
+            await settle(3)
+        await acked(*appends)
+        assert [append.base_offset for append in appends] == list(range(12))
+        entries = await stage.cluster.entries(key)
+        assert [entry.base_offset for entry in entries] == [0, *(entry.end_offset + 1 for entry in entries[:-1])]
+        assert entries[-1].end_offset == 11
+
+
+async def test_r11_every_refusal_comes_before_an_offset_is_assigned(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic(max_message_bytes="500")
+        node = await stage.node(max_buffer_bytes=2000)
+        (key,) = topic.partition_keys()
+        with pytest.raises(NotLeader):
+            node.log.append(key, batch("early"), acks=1)
+        await node.lead(topic)
+        damaged = bytearray(batch("x"))
+        damaged[-1] ^= 1
+        with pytest.raises(CorruptBatch):
+            node.log.append(key, damaged, acks=1)
+        with pytest.raises(LimitExceeded, match=r"max\.message\.bytes"):
+            node.log.append(key, batch("x" * 600), acks=1)
+        marker = build_control_batch(
+            ControlType.COMMIT, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp_ms=1
+        )
+        with pytest.raises(InvalidRequest, match="control"):
+            node.log.append(key, marker, acks=1)
+        first = node.log.append(key, batch("a" * 300), acks=1)
+        node.log.append(key, batch("b" * 300), acks=1)
+        with pytest.raises(BackPressureRejected, match="wait to be committed"):
+            node.log.append(key, batch("c" * 300), acks=1)
+        await node.log.flush()
+        third = node.log.append(key, batch("d"), acks=1)
+        assert (first.base_offset, third.base_offset) == (0, 2)
+
+
+async def test_r20_an_invalid_guard_refuses_writes(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(), await stage.node()
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        node.guards[key].held = False
+        with pytest.raises(NotLeader):
+            node.log.append(key, batch("late"), acks=1)
+
+
+async def test_r1_a_stale_leader_cannot_commit_and_its_producers_hear_not_leader(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic()
+        old, new = await stage.node("agent-1"), await stage.node("agent-2")
+        (key,) = topic.partition_keys()
+        await old.lead(topic)
+        stage.cluster.clock.advance(40_000)
+        await new.lead(topic)
+        doomed = old.log.append(key, batch("old"), acks=-1)
+        with pytest.raises(NotLeader):
+            await acked(doomed)
+        kept = new.log.append(key, batch("new"), acks=-1)
+        await acked(kept)
+        assert kept.base_offset == 0
+        assert await stage.cluster.high_watermark(key) == 1
+        assert [reason for _, reason in old.dropped] == ["the commit at offset 0 was refused: fenced"]
+        with pytest.raises(NotLeader):
+            old.log.append(key, batch("later"), acks=1)
+
+
+async def test_r10_one_lost_lease_does_not_fail_the_others(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic(partitions=3)
+        old, new = await stage.node("agent-1"), await stage.node("agent-2")
+        for key in topic.partition_keys():
+            await old.lead(topic, key.partition)
+        stage.cluster.clock.advance(40_000)
+        await new.lead(topic, 1)
+        appends = [old.log.append(key, batch("v"), acks=-1) for key in topic.partition_keys()]
+        results = await asyncio.gather(*(append.done for append in appends), return_exceptions=True)
+        assert [isinstance(result, NotLeader) for result in results] == [False, True, False]
+        assert [await stage.cluster.high_watermark(key) for key in topic.partition_keys()] == [1, 0, 1]
+
+
+async def test_r11_stale_object_uploads_the_same_batches_again_at_the_same_offsets(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(), await stage.node()
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        await acked(node.log.append(key, batch("a"), acks=-1))
+        horizon_ms = await stage.cluster.metadata.now_ms() + 5_000
+        await stage.cluster.metadata.raise_gc_horizon(horizon_ms)
+        append = node.log.append(key, batch("b"), acks=-1)
+        await settle()
+        assert not append.done.done()
+        stage.cluster.clock.advance(10_000)
+        await acked(append)
+        assert append.base_offset == 1
+        assert [entry.base_offset for entry in await stage.cluster.entries(key)] == [0, 1]
+
+
+async def test_r9_a_retry_gets_the_originals_offsets_and_waits_for_it(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(), await stage.node()
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        first = node.log.append(key, batch("a", "b", producer=(9, 0, 0)), acks=1)
+        again = node.log.append(key, batch("a", "b", producer=(9, 0, 0)), acks=1)
+        assert again.duplicate
+        assert again.base_offset == first.base_offset == 0
+        assert not again.done.done(), "a producer's batch waits for the commit whatever its acks say"
+        await acked(first, again)
+        assert await stage.cluster.high_watermark(key) == 2
+        later = node.log.append(key, batch("a", "b", producer=(9, 0, 0)), acks=1)
+        assert later.done.done()
+        assert later.base_offset == 0
+
+
+async def test_idempotent_producers_hear_their_mistakes(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(), await stage.node()
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        for sequence in range(7):
+            node.log.append(key, batch("v", producer=(9, 1, sequence)), acks=1)
+        with pytest.raises(OutOfOrderSequence):
+            node.log.append(key, batch("v", producer=(9, 1, 9)), acks=1)
+        with pytest.raises(DuplicateSequence):
+            node.log.append(key, batch("v", producer=(9, 1, 0)), acks=1)
+        with pytest.raises(StaleProducer):
+            node.log.append(key, batch("v", producer=(9, 0, 7)), acks=1)
+        assert node.log.append(key, batch("v", producer=(9, 1, 7)), acks=1).base_offset == 7
+
+
+async def test_r9_producer_state_survives_a_take_over(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic()
+        old, new = await stage.node("agent-1"), await stage.node("agent-2")
+        (key,) = topic.partition_keys()
+        await old.lead(topic)
+        await acked(old.log.append(key, batch("a", producer=(9, 0, 0)), acks=-1))
+        stage.cluster.clock.advance(40_000)
+        await new.lead(topic)
+        again = new.log.append(key, batch("a", producer=(9, 0, 0)), acks=-1)
+        assert again.duplicate
+        with pytest.raises(OutOfOrderSequence):
+            new.log.append(key, batch("c", producer=(9, 0, 2)), acks=-1)
+        assert new.log.append(key, batch("b", producer=(9, 0, 1)), acks=-1).base_offset == 1
+
+
+async def test_uploads_are_retried_and_keep_their_data(tmp_path: Path) -> None:
+    faulty = FaultyStore(
+        MemoryStore(clock=Stage(tmp_path).cluster.clock),
+        plan=ScriptedFaults([Fault.UNAVAILABLE, Fault.SERVER_ERROR, Fault.ERROR_AFTER]),
+        randomness=SeededRandomness(3),
+    )
+    async with Stage(tmp_path, faulty) as stage:
+        topic, node = await stage.cluster.topic(), await stage.node()
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        append = node.log.append(key, batch("a"), acks=-1)
+        await acked(append)
+        assert node.log.health.uploads_retried == 3
+        assert node.log.health.store_problem == ""
+        (entry,) = await stage.cluster.entries(key)
+        assert (await stage.cluster.store.head(entry.object_key)).key == entry.object_key
+
+
+async def test_a_waiting_reader_brings_a_flush(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(), await stage.node()
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        waiting = asyncio.create_task(node.log.wait_visible(key, 0))
+        await settle()
+        await acked(node.log.append(key, batch("a"), acks=1))
+        async with asyncio.timeout(5):
+            await waiting
+        assert await stage.cluster.high_watermark(key) == 1
+
+
+async def test_closing_refuses_writes_and_brings_everything_out(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(), await stage.node()
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        appends = [node.log.append(key, batch(f"v{number}"), acks=1) for number in range(3)]
+        next_offset = await node.log.close_partition(key)
+        assert next_offset == 3 == await stage.cluster.high_watermark(key)
+        await acked(*appends)
+        with pytest.raises(NotLeader):
+            node.log.append(key, batch("late"), acks=1)
+
+
+async def test_log_append_time_is_stamped_by_the_leader(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic(message_timestamp_type="LogAppendTime")
+        node = await stage.node(durability=Durability.WAL)
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        append = node.log.append(key, batch("a"), acks=-1)
+        await acked(append)
+        partition = node.log.partition(key)
+        assert partition is not None
+        (pending,) = partition.buffered_from(0)
+        assert append.log_append_time_ms == read_header(pending.data).max_timestamp == stage.cluster.clock.wall_ms()
+
+
+async def test_an_epoch_is_led_once(tmp_path: Path) -> None:
+    """A commit of the ended leadership may still be under way; only a higher epoch settles what it did."""
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(), await stage.node()
+        (key,) = topic.partition_keys()
+        lease = await node.lead(topic)
+        node.log.drop_partition(key, "test")
+        with pytest.raises(NotLeader, match="led here already"):
+            await node.log.open_partition(lease, topic, guard=node.guards[key])
+
+
+async def test_changed_topic_configs_hold_from_the_next_append_on(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(), await stage.node()
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        node.log.append(key, batch("x" * 600), acks=1)
+        changed = await stage.cluster.metadata.alter_topic_configs(
+            topic.topic_id, set_configs={"max.message.bytes": "500"}
+        )
+        node.log.configure(changed)
+        with pytest.raises(LimitExceeded, match=r"max\.message\.bytes"):
+            node.log.append(key, batch("x" * 600), acks=1)
+
+
+async def test_many_take_overs_share_one_look_at_the_producers(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic(partitions=20)
+        old, new = await stage.node("agent-1"), await stage.node("agent-2")
+        for key in topic.partition_keys():
+            await old.lead(topic, key.partition)
+            await acked(old.log.append(key, batch("a", producer=(9, 0, 0)), acks=-1))
+        stage.cluster.clock.advance(40_000)
+        await asyncio.gather(*(new.lead(topic, key.partition) for key in topic.partition_keys()))
+        for key in topic.partition_keys():
+            assert new.log.append(key, batch("a", producer=(9, 0, 0)), acks=-1).duplicate

@@ -1,0 +1,240 @@
+"""What a leadership leaves in the WAL, and what becomes of it: R2, R3, R4, with real crashes and take-overs."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from node import Cluster, Stage, batch, settle, values_in
+
+from streamhouse.core.errors import CorruptFrame, NotLeader
+from streamhouse.core.ids import PartitionKey
+from streamhouse.core.randomness import SeededRandomness
+from streamhouse.formats.segment_v1_reader import read_segment
+from streamhouse.formats.shared_blob_v1 import place_slice
+from streamhouse.log.leased.log import Append
+from streamhouse.log.leased.recovery import HeldFrame, never_again, sort_frames
+from streamhouse.metadata.contract import Durability, EntryKind, EpochStart
+from streamhouse.objectstore.faults import Fault, FaultyStore, ScriptedFaults
+from streamhouse.wire.batch import read_header
+
+MINE, OTHER = UUID(int=1), UUID(int=2)
+
+
+async def acked(*appends: Append) -> None:
+    async with asyncio.timeout(5):
+        await asyncio.gather(*(append.done for append in appends))
+
+
+async def stored(cluster: Cluster, key: PartitionKey) -> list[tuple[int, str]]:
+    """Every record of the log, read from the objects that its entries name."""
+    found: list[tuple[int, str]] = []
+    for entry in await cluster.entries(key):
+        data = await cluster.store.get_range(entry.object_key, entry.byte_offset, entry.byte_length)
+        if entry.kind is EntryKind.SEGMENT:
+            found += values_in(*read_segment(data).runs())
+        else:
+            buffer = bytearray(data)
+            place_slice(
+                buffer,
+                byte_length=entry.byte_length,
+                record_count=entry.record_count,
+                base_offset=entry.base_offset,
+                leader_epoch=entry.epoch,
+            )
+            found += values_in(buffer)
+    return found
+
+
+def frame(
+    lsn: int, offset: int, *, epoch: int = 1, acks: int = 1, producer: bool = False, at_ms: int = 1_000
+) -> HeldFrame:
+    data = batch("v", producer=(5, 0, lsn) if producer else None)
+    return HeldFrame(
+        lsn=lsn, epoch=epoch, base_offset=offset, acks=acks, timestamp_ms=at_ms, batch=data, header=read_header(data)
+    )
+
+
+def led(epoch: int, start_offset: int, wal_id: UUID) -> EpochStart:
+    return EpochStart(epoch=epoch, start_offset=start_offset, agent_id="a", wal_id=wal_id, started_at_ms=0)
+
+
+def lsns(frames: list[HeldFrame]) -> list[int]:
+    return [each.lsn for each in frames]
+
+
+def test_r3_without_a_foreign_epoch_frames_above_the_watermark_are_replayed() -> None:
+    history = [led(1, 0, MINE), led(2, 4, MINE)]
+    sorted_ = sort_frames(
+        [frame(1, 3), frame(2, 4), frame(3, 5, epoch=2, acks=-1), frame(4, 6, epoch=2, producer=True)],
+        wal_id=MINE, history=history, high_watermark=4, compacted=True, now_ms=10**12, max_age_ms=1, where="t/0",
+    )  # fmt: skip
+    assert (lsns(sorted_.committed), lsns(sorted_.replay)) == ([1], [2, 3, 4])
+    assert (sorted_.resubmit, sorted_.dropped) == ([], [])
+
+
+def test_r3_a_foreign_epoch_bounds_what_was_committed_even_below_the_watermark() -> None:
+    """The other leader wrote over our offset 4: our frame there was never committed, whatever the watermark says."""
+    history = [led(1, 0, MINE), led(2, 4, OTHER), led(3, 9, MINE)]
+    sorted_ = sort_frames(
+        [frame(1, 3), frame(2, 4)],
+        wal_id=MINE, history=history, high_watermark=9, compacted=False, now_ms=1_500, max_age_ms=1_000, where="t/0",
+    )  # fmt: skip
+    assert (lsns(sorted_.committed), lsns(sorted_.replay), lsns(sorted_.resubmit)) == ([1], [], [2])
+
+
+@pytest.mark.parametrize(
+    ("held", "compacted"),
+    [
+        (frame(2, 4, acks=-1), False),
+        (frame(2, 4, acks=0), False),
+        (frame(2, 4, producer=True), False),
+        (frame(2, 4), True),
+        (frame(2, 4, at_ms=499), False),
+    ],
+    ids=["acks=all", "acks=0", "producer id", "compacted topic", "too old"],
+)
+def test_r4_what_may_not_come_back_is_dropped(held: HeldFrame, compacted: bool) -> None:
+    history = [led(1, 0, MINE), led(2, 4, OTHER), led(3, 9, MINE)]
+    sorted_ = sort_frames(
+        [held],
+        wal_id=MINE, history=history, high_watermark=9, compacted=compacted, now_ms=1_500, max_age_ms=1_000, where="t",
+    )  # fmt: skip
+    assert (lsns(sorted_.dropped), sorted_.resubmit) == ([2], [])
+
+
+def test_r2_a_wal_that_begins_above_the_watermark_is_refused() -> None:
+    with pytest.raises(CorruptFrame, match="offset 6 where 4 must follow"):
+        sort_frames(
+            [frame(1, 6)],
+            wal_id=MINE, history=[led(1, 0, MINE)], high_watermark=4,
+            compacted=False, now_ms=0, max_age_ms=0, where="t",
+        )  # fmt: skip
+
+
+def test_r4_frames_nobody_else_has_led_over_are_kept_for_ever() -> None:
+    old = frame(1, 4, at_ms=0)
+    assert never_again([old], wal_id=MINE, history=[led(1, 0, MINE)], oldest_ms=10**12) == []
+    assert never_again([old], wal_id=MINE, history=[led(1, 0, MINE), led(2, 4, OTHER)], oldest_ms=10**12) == [old]
+    assert never_again([old], wal_id=MINE, history=[], oldest_ms=0) == [old], "the topic is gone"
+
+
+@pytest.mark.parametrize("durability", list(Durability))
+async def test_r3_after_a_crash_everything_synced_comes_back_at_the_same_offsets(
+    tmp_path: Path, durability: Durability
+) -> None:
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic()
+        (key,) = topic.partition_keys()
+        node = await stage.node(durability=durability)
+        await node.lead(topic)
+        await acked(node.log.append(key, batch("a", "b"), acks=-1))
+        await node.log.flush()
+        await acked(node.log.append(key, batch("c"), acks=1), node.log.append(key, batch("d", "e"), acks=1))
+        await node.crash()
+
+        again = await stage.node(durability=durability)
+        await again.lead(topic)
+        partition = again.log.partition(key)
+        assert partition is not None
+        assert partition.next_offset == partition.visible_end == 5
+        assert again.log.append(key, batch("f"), acks=1).base_offset == 5
+        await again.log.flush()
+        assert await stored(stage.cluster, key) == [(0, "a"), (1, "b"), (2, "c"), (3, "d"), (4, "e"), (5, "f")]
+        assert again.wal.unsettled_bytes == 0
+
+
+async def test_r4_after_a_take_over_acks_1_comes_back_as_new_records_once(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic()
+        (key,) = topic.partition_keys()
+        down = FaultyStore(
+            stage.cluster.store, plan=ScriptedFaults([Fault.UNAVAILABLE] * 10_000), randomness=SeededRandomness(1)
+        )
+        node, other = await stage.node("agent-1", store=down), await stage.node("agent-2")
+        await node.lead(topic)
+        await acked(node.log.append(key, batch("mine"), acks=1))
+        node.log.append(key, batch("unacknowledged"), acks=-1)
+        await node.wal.wait_synced(node.wal._state.next_lsn - 1)
+        await node.crash()
+        stage.cluster.clock.advance(40_000)
+        await other.lead(topic)
+        await acked(other.log.append(key, batch("theirs"), acks=-1))
+        stage.cluster.clock.advance(40_000)
+
+        again = await stage.node("agent-1")
+        await again.lead(topic)
+        assert again.log.stats.resubmitted_batches == 1
+        assert again.log.append(key, batch("next"), acks=1).base_offset == 2
+        await again.log.flush()
+        assert await stored(stage.cluster, key) == [(0, "theirs"), (1, "mine"), (2, "next")]
+        await again.crash()
+
+        third = await stage.node("agent-1")
+        stage.cluster.clock.advance(40_000)
+        await third.lead(topic)
+        await third.log.flush()
+        assert [value for _, value in await stored(stage.cluster, key)] == ["theirs", "mine", "next"]
+
+
+async def test_r3_an_ended_leadership_in_the_same_process_replays_what_it_acknowledged(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(), await stage.node()
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        await acked(node.log.append(key, batch("a"), acks=1))
+        waiting = node.log.append(key, batch("b"), acks=-1)
+        node.log.drop_partition(key, "the lease ran out")
+        with pytest.raises(NotLeader, match="the lease ran out"):
+            await waiting.done
+        stage.cluster.clock.advance(40_000)
+        await node.lead(topic)
+        assert await stored(stage.cluster, key) == [(0, "a"), (1, "b")]
+        assert node.log.append(key, batch("c"), acks=1).base_offset == 2
+
+
+async def test_r4_held_frames_of_a_partition_led_elsewhere_are_let_go_in_the_end(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic()
+        (key,) = topic.partition_keys()
+        node, other = await stage.node("agent-1"), await stage.node("agent-2")
+        await node.lead(topic)
+        await acked(node.log.append(key, batch("a"), acks=1))
+        node.log.drop_partition(key, "test")
+        assert await node.log.sweep_held() == 0, "nobody else has led since: it may be all there is"
+        stage.cluster.clock.advance(40_000)
+        await other.lead(topic)
+        assert await node.log.sweep_held() == 0, "it may come back if this agent leads again soon"
+        stage.cluster.clock.advance(700_000)
+        assert await node.log.sweep_held() == 1
+        assert node.wal.unsettled_bytes == 0
+
+
+async def test_r9_a_replayed_producer_batch_is_known_to_its_producers_retry(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic()
+        (key,) = topic.partition_keys()
+        node = await stage.node(durability=Durability.WAL)
+        await node.lead(topic)
+        await acked(node.log.append(key, batch("a", producer=(9, 0, 0)), acks=-1))
+        await node.crash()
+        again = await stage.node(durability=Durability.WAL)
+        await again.lead(topic)
+        retry = again.log.append(key, batch("a", producer=(9, 0, 0)), acks=-1)
+        assert (retry.duplicate, retry.base_offset) == (True, 0)
+        await acked(retry)
+
+
+async def test_a_deleted_topic_drops_its_partition(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(), await stage.node()
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        await stage.cluster.metadata.delete_topic(topic.topic_id)
+        doomed = node.log.append(key, batch("a"), acks=-1)
+        with pytest.raises(NotLeader):
+            await acked(doomed)
+        await settle()
+        assert await node.log.sweep_held() == 1
