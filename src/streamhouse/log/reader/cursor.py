@@ -1,0 +1,100 @@
+"""One partition's share of a read: where it stands, what was taken, what still fits. Pure.
+
+first batch of the whole answer     taken whatever its size: a reader must get past it
+every other batch                   only if it fits both its partition's bytes and the answer's
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from streamhouse.core.errors import StreamHouseError
+from streamhouse.core.ids import PartitionKey
+from streamhouse.log.reader.views import PartitionView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRequest:
+    key: PartitionKey
+    offset: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadResult:
+    batches: list[memoryview]
+    """Whole record batches at their real offsets, one buffer each; the first may begin before the offset asked for."""
+    next_offset: int
+    """Where to read on. May be past the last batch where key compaction emptied the offsets between (R18)."""
+    high_watermark: int
+    """The end of what may be read."""
+    log_start_offset: int
+    last_stable_offset: int
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(map(len, self.batches))
+
+
+class Allowance:
+    """The bytes of one answer, shared by all its partitions."""
+
+    __slots__ = ("left", "taken")
+
+    def __init__(self, max_bytes: int) -> None:
+        self.left = max_bytes
+        self.taken = 0
+
+    def take(self, size_bytes: int) -> None:
+        self.left -= size_bytes
+        self.taken += size_bytes
+
+
+class Cursor:
+    __slots__ = ("allowance", "batches", "confirmed", "error", "full", "key", "left", "offset", "view")
+
+    def __init__(self, request: ReadRequest, allowance: Allowance) -> None:
+        self.key = request.key
+        self.offset = request.offset
+        self.left = request.max_bytes
+        self.allowance = allowance
+        self.batches: list[memoryview] = []
+        self.full = False
+        """Nothing more fits."""
+        self.confirmed = False
+        """The end of the log was read fresh for this cursor."""
+        self.error: StreamHouseError | None = None
+        self.view: PartitionView | None = None
+        """What was last known of the partition."""
+
+    @property
+    def room(self) -> int:
+        return max(0, min(self.left, self.allowance.left))
+
+    def is_done(self) -> bool:
+        return self.full or self.error is not None
+
+    def is_crowded_out(self) -> bool:
+        """Whether others have used up the answer, so that nothing of this partition can fit."""
+        return self.allowance.left <= 0 and self.allowance.taken > 0
+
+    def fail(self, error: StreamHouseError) -> None:
+        """What was taken before is served; whoever reads on from there meets the error again."""
+        if self.batches:
+            self.full = True
+        else:
+            self.error = error
+
+    def take(self, batches: Sequence[memoryview], size_bytes: int, next_offset: int) -> bool:
+        """Take batches of which all but the first are known to fit ``room``. False when not even that one does."""
+        if size_bytes > self.room and self.allowance.taken:
+            self.full = True
+            return False
+        self.batches.extend(batches)
+        self.left -= size_bytes
+        self.allowance.take(size_bytes)
+        self.offset = next_offset
+        if not self.room:
+            self.full = True
+        return True

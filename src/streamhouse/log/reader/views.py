@@ -1,0 +1,187 @@
+"""What is known of each partition: watermark and log start, as last read from the metadata, and how much that is worth.
+
+Everything here may be old, and says how old. An answer that would be wrong with old knowledge (out of range, the end of
+a log) asks for a fresh look first (R16). Looks are shared: whatever many readers want to know at one time is one call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from streamhouse.core.clock import Clock
+from streamhouse.core.errors import MetadataError, MetadataUnavailable, PartitionNotFound, StreamHouseError
+from streamhouse.core.ids import PartitionKey
+from streamhouse.log.reader.options import ReaderOptions, ReaderStats
+from streamhouse.log.reader.sharing import Batched
+from streamhouse.metadata.contract import MetadataStore, PartitionState
+
+_KEYS_PER_CALL: Final = 5_000  # one call's worth: some tens of milliseconds in the slowest backend
+
+Waiter = asyncio.Future[bool]
+
+
+class Question(NamedTuple):
+    """When something was asked: the answer knows nothing of what happened after it."""
+
+    sent_ms: int
+    notices: int
+
+
+class PartitionView:
+    """One partition; the same object for as long as it is known. Compared by identity, which is quick."""
+
+    __slots__ = ("asked", "key", "noticed", "state", "waiters", "watch")
+
+    def __init__(self, state: PartitionState, asked: Question, noticed: int) -> None:
+        self.key = state.key
+        self.state = state
+        self.asked = asked
+        self.noticed = noticed
+        """Which notice was the last about this partition."""
+        self.waiters: dict[Waiter, int] = {}
+        """Who waits for which offset; waiting.py keeps it."""
+        self.watch: asyncio.Task[None] | None = None
+        """Who watches its leader, if it is led here; waiting.py keeps it too."""
+
+
+class Views:
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        clock: Clock,
+        options: ReaderOptions,
+        stats: ReaderStats,
+        on_moved: Callable[[PartitionView], None],
+    ) -> None:
+        """``on_moved`` is called when a partition turns out to have grown, to be trimmed, or to be gone."""
+        self._metadata = metadata
+        self._clock = clock
+        self._options = options
+        self._stats = stats
+        self._on_moved = on_moved
+        self._views: dict[PartitionKey, PartitionView] = {}
+        """The longest not refreshed comes first."""
+        self._notices = 0
+        self._noticed_all = 0
+        self._looks: Batched[PartitionKey, PartitionView | None] = Batched(self._look, max_keys=_KEYS_PER_CALL)
+
+    def get(self, key: PartitionKey) -> PartitionView | None:
+        return self._views.get(key)
+
+    def question(self) -> Question:
+        """To be taken before a call is sent whose answer goes to ``learn``."""
+        return Question(self._clock.boot_ms(), self._notices)
+
+    def learn(self, state: PartitionState, asked: Question) -> PartitionView:
+        """Take what some call has read. Answers may overtake each other; watermark and log start never go back."""
+        view = self._views.pop(state.key, None)
+        if view is None:
+            # Of an unknown partition nobody took notice: any notice since the question may have been about it.
+            view = self._views[state.key] = PartitionView(state, asked, self._notices)
+            self._forget_some()
+            return view
+        self._views[state.key] = view
+        view.asked = max(view.asked, asked)
+        known, view.state = view.state, _newer(view.state, state)
+        if _ends(known) != _ends(view.state):
+            self._on_moved(view)
+        return view
+
+    async def fresh(self, key: PartitionKey) -> PartitionView:
+        """The partition as a call that begins now finds it. Raises PartitionNotFound; else only what may be retried."""
+        found = (await self.fresh_many([key]))[key]
+        if isinstance(found, StreamHouseError):
+            raise found
+        return found
+
+    async def fresh_many(self, keys: Iterable[PartitionKey]) -> Mapping[PartitionKey, PartitionView | StreamHouseError]:
+        """The same of many, each with its own answer or error."""
+        looks = {key: self._looks.ask(key) for key in keys}
+        await asyncio.wait(looks.values())
+        return {key: _answer(key, look) for key, look in looks.items()}
+
+    def refresh_soon(self, key: PartitionKey) -> None:
+        """Look again without anybody waiting for it."""
+        self._looks.ask(key)
+
+    def refresh_if_old(self, view: PartitionView) -> None:
+        if self.age_ms(view) > self._options.state_max_age_ms or self.is_outdated(view):
+            self.refresh_soon(view.key)
+
+    def notice(self, keys: Iterable[PartitionKey]) -> list[PartitionView]:
+        """Something happened to these partitions: what was asked before does not know of it. Returns the known ones."""
+        self._notices += 1
+        known = [view for view in map(self._views.get, keys) if view is not None]
+        for view in known:
+            view.noticed = self._notices
+        return known
+
+    def notice_all(self) -> None:
+        self._notices += 1
+        self._noticed_all = self._notices
+
+    def is_outdated(self, view: PartitionView) -> bool:
+        asked = view.asked.notices
+        return asked < view.noticed or asked < self._noticed_all
+
+    def is_recent(self, view: PartitionView) -> bool:
+        """Young enough to be trusted, given that every change is noticed sooner or later."""
+        return not self.is_outdated(view) and self.age_ms(view) <= self._options.recheck_interval_ms
+
+    def age_ms(self, view: PartitionView) -> int:
+        return self._clock.boot_ms() - view.asked.sent_ms
+
+    async def close(self) -> None:
+        await self._looks.close()
+
+    async def _look(self, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, PartitionView | None]:
+        asked = self.question()
+        self._stats.partition_lookups += 1
+        states = await self._metadata.get_partitions(keys)
+        found: dict[PartitionKey, PartitionView | None] = dict.fromkeys(keys)
+        for state in states:
+            found[state.key] = self.learn(state, asked)
+        for key, view in found.items():
+            if view is None and (gone := self._views.pop(key, None)) is not None:
+                self._on_moved(gone)
+        return found
+
+    def _forget_some(self) -> None:
+        while len(self._views) > self._options.max_known_partitions:
+            oldest = next(iter(self._views.values()))
+            if oldest.waiters or oldest.watch is not None:
+                return  # whoever waits is looked after: it will be refreshed, and so be the oldest no more
+            del self._views[oldest.key]
+
+
+def _answer(key: PartitionKey, look: asyncio.Future[PartitionView | None]) -> PartitionView | StreamHouseError:
+    error = look.exception()
+    if error is None:
+        return look.result() or PartitionNotFound(
+            f"there is no partition {key}", hint="its topic was deleted, or never was"
+        )
+    if not isinstance(error, StreamHouseError):
+        raise error
+    if isinstance(error, MetadataError) and not error.retriable:
+        return MetadataUnavailable(f"{key} could not be looked up: {error.message}")  # R16
+    return error
+
+
+def _newer(known: PartitionState, read: PartitionState) -> PartitionState:
+    """Each end of the log as far on as either knows."""
+    if read.high_watermark >= known.high_watermark and read.log_start_offset >= known.log_start_offset:
+        return read
+    return replace(
+        read,
+        high_watermark=max(known.high_watermark, read.high_watermark),
+        log_start_offset=max(known.log_start_offset, read.log_start_offset),
+        last_stable_offset=max(known.last_stable_offset, read.last_stable_offset),
+    )
+
+
+def _ends(state: PartitionState) -> tuple[int, int]:
+    return state.log_start_offset, state.high_watermark

@@ -1,0 +1,232 @@
+"""Who waits for a partition to grow, and the three things that tell: its leader here, the metadata, a clock.
+
+    led here            one task a partition waits for the leader; a reader's waiting also makes the leader flush
+    committed anywhere  one subscription to the metadata's changes for the whole process
+    neither told us     every recheck interval the partitions waited for are read again, all in a few calls (S2.18)
+
+A long poll is one future, registered with each of its partitions and removed from them without a search; idle ones cost
+nothing but memory. What wakes somebody is never an answer, only a reason to look again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import Final
+
+from streamhouse.core.errors import NotLeader, StreamHouseError
+from streamhouse.core.ids import PartitionKey
+from streamhouse.log.reader.leading import Leading
+from streamhouse.log.reader.views import PartitionView, Views, Waiter
+from streamhouse.metadata.contract import Change, ChangeKind, MetadataStore
+
+_VIEWS_PER_RECHECK: Final = 2_000  # of a larger crowd, each recheck takes the next part
+_RESUBSCRIBE_PAUSE_S: Final = 1.0
+
+
+class WaitingRoom:
+    """Partitions that somebody waits for. All steps are O(1) but the waking of those concerned."""
+
+    def __init__(self) -> None:
+        self._views: dict[PartitionView, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+    def views(self) -> list[PartitionView]:
+        return list(self._views)
+
+    def next_views(self, count: int) -> list[PartitionView]:
+        """Those longest not named by this call; they go to the end of the row."""
+        views = list(islice(self._views, count))
+        if len(views) < len(self._views):
+            for view in views:
+                del self._views[view]
+                self._views[view] = None
+        return views
+
+    def add(self, view: PartitionView, waiter: Waiter, offset: int) -> None:
+        """``waiter`` wants a record at ``offset``, which is not there yet."""
+        if not view.waiters:
+            self._views[view] = None
+        view.waiters[waiter] = offset
+
+    def remove(self, view: PartitionView, waiter: Waiter) -> None:
+        if view.waiters.pop(waiter, None) is not None and not view.waiters:
+            del self._views[view]
+
+    def wake(self, view: PartitionView, end_offset: int | None) -> None:
+        """Wake those who wait for an offset below ``end_offset``; all, when there is no telling."""
+        for waiter, offset in view.waiters.items():
+            if (end_offset is None or offset < end_offset) and not waiter.done():
+                waiter.set_result(True)
+
+    def wake_all(self) -> None:
+        for view in self._views:
+            self.wake(view, None)
+
+
+class Wakeups:
+    """Runs only while somebody waits, but for the subscription, which stays once it was needed."""
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        views: Views,
+        leading: Leading | None,
+        end_of: Callable[[PartitionView], int],
+        recheck_interval_ms: int,
+    ) -> None:
+        """``end_of`` tells where a partition is known to end."""
+        self._metadata = metadata
+        self._views = views
+        self._leading = leading
+        self._end_of = end_of
+        self._recheck_interval_s = recheck_interval_ms / 1000
+        self._room = WaitingRoom()
+        self._watched: dict[PartitionView, bool] = {}
+        """Whose leaders are watched, and whether nobody waited for it at the last recheck."""
+        self._listener: asyncio.Task[None] | None = None
+        self._rechecker: asyncio.Task[None] | None = None
+        self._closed = False
+        self.listening = False
+        """Whether changes are being told. While they are not, nothing old can be trusted."""
+
+    @property
+    def partitions_waited_for(self) -> int:
+        return len(self._room)
+
+    @property
+    def leaders_watched(self) -> int:
+        return len(self._watched)
+
+    async def wait(self, wanted: Sequence[tuple[PartitionView, int]], timeout_s: float) -> bool:
+        """Until a record at one of these offsets may be there. False when the time passed first."""
+        if self._closed:
+            return False
+        for view, offset in wanted:
+            if offset < self._end_of(view):
+                return True  # it came while its reader was busy with other partitions; whoever tells, has told
+        loop = asyncio.get_running_loop()
+        waiter: Waiter = loop.create_future()
+        for view, offset in wanted:
+            self._room.add(view, waiter, offset)
+            if view.watch is None:
+                self._watch(view)
+            if self._views.is_outdated(view):
+                # Something happened since the look that found nothing began, when there was nobody to wake.
+                self._views.refresh_soon(view.key)
+        self._start()
+        timer = loop.call_later(timeout_s, _give_up, waiter)
+        try:
+            return await waiter
+        finally:
+            timer.cancel()
+            for view, _ in wanted:
+                self._room.remove(view, waiter)
+
+    def moved(self, view: PartitionView) -> None:
+        """A partition grew, was trimmed or is gone: a reason to look, for everybody."""
+        self._room.wake(view, None)
+
+    async def close(self) -> None:
+        """Everybody who waits gets up, as if the time had passed."""
+        self._closed = True
+        self._room.wake_all()
+        watches = [view.watch for view in self._watched]
+        tasks = [task for task in (self._listener, self._rechecker, *watches) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _start(self) -> None:
+        if self._listener is None:
+            self._listener = asyncio.create_task(self._listen(), name="reader-changes")
+        if self._rechecker is None:
+            self._rechecker = asyncio.create_task(self._recheck(), name="reader-recheck")
+
+    def _watch(self, view: PartitionView) -> None:
+        if self._leading is not None and self._is_led(view.key):
+            view.watch = asyncio.create_task(self._watch_leader(self._leading, view), name="reader-watch")
+            self._watched[view] = False
+
+    async def _watch_leader(self, leading: Leading, view: PartitionView) -> None:
+        try:
+            while (partition := leading.partition(view.key)) is not None:
+                end = partition.visible_end
+                self._room.wake(view, end)
+                await leading.wait_visible(view.key, end)
+        except NotLeader:
+            pass
+        finally:
+            view.watch = None
+            del self._watched[view]
+            self._room.wake(view, None)  # it is led elsewhere now, or nowhere: look again
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                async with self._metadata.subscribe() as changes:
+                    self.listening = True
+                    self._look_at(self._room.views())  # what happened before we listened
+                    async for change in changes:
+                        self._heard(change)
+            except StreamHouseError:
+                pass  # rechecks go on, and the next subscription begins with a look at everything
+            finally:
+                self.listening = False
+            await asyncio.sleep(_RESUBSCRIBE_PAUSE_S)
+
+    def _heard(self, change: Change) -> None:
+        match change.kind:
+            case ChangeKind.COMMIT:
+                self._noticed(key for key in change.keys if not self._leader_tells(key))
+            case ChangeKind.LEASES if change.keys:
+                self._noticed(change.keys)
+            case ChangeKind.ANY | ChangeKind.TOPICS:
+                self._views.notice_all()
+                self._look_at(self._room.views())
+
+    def _noticed(self, keys: Iterable[PartitionKey]) -> None:
+        self._look_at([view for view in self._views.notice(keys) if view.waiters])
+
+    def _leader_tells(self, key: PartitionKey) -> bool:
+        """Where we lead, the commit is our own, as a rule, and needs no look. Rechecks find the exception."""
+        if not self._is_led(key):
+            return False
+        view = self._views.get(key)
+        return view is None or not view.waiters or view.watch is not None
+
+    def _is_led(self, key: PartitionKey) -> bool:
+        return self._leading is not None and self._leading.partition(key) is not None
+
+    def _look_at(self, views: Sequence[PartitionView]) -> None:
+        for view in views:
+            self._views.refresh_soon(view.key)
+
+    async def _recheck(self) -> None:
+        try:
+            while self._room or self._watched:
+                await asyncio.sleep(self._recheck_interval_s)
+                for view in self._room.next_views(_VIEWS_PER_RECHECK):
+                    self._views.refresh_soon(view.key)
+                    if view.watch is None:
+                        self._watch(view)  # we may have come to lead it since
+                self._let_go_of_leaders()
+        finally:
+            self._rechecker = None
+
+    def _let_go_of_leaders(self) -> None:
+        """A leader is watched a little longer than somebody waits: readers come back, and it may flush meanwhile."""
+        for view, was_idle in self._watched.items():
+            idle = not view.waiters
+            self._watched[view] = idle
+            if idle and was_idle and view.watch is not None:
+                view.watch.cancel()
+
+
+def _give_up(waiter: Waiter) -> None:
+    if not waiter.done():
+        waiter.set_result(False)

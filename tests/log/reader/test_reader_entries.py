@@ -1,0 +1,145 @@
+"""Pages of the index in memory, and holes in it, which are looked at again and never stepped over."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reading import Library, at_once, offsets_in
+
+from streamhouse.core.errors import MetadataError
+from streamhouse.core.ids import PartitionKey, TopicId
+from streamhouse.log.reader.entries import EntryCache
+from streamhouse.metadata.contract import SEGMENT_V1, Entry, EntryKind, EntryPage
+
+KEYS = [PartitionKey(TopicId(uuid.UUID(int=7)), number) for number in range(2)]
+
+
+def entry(base: int, end: int, generation: int = 0) -> Entry:
+    return Entry(
+        base_offset=base,
+        end_offset=end,
+        kind=EntryKind.SEGMENT,
+        object_key=f"objects/{base}-{end}-{generation}",
+        byte_offset=0,
+        byte_length=1,
+        record_count=1,
+        encoding=SEGMENT_V1,
+        min_timestamp_ms=0,
+        max_timestamp_ms=0,
+        epoch=1,
+        created_at_ms=0,
+    )
+
+
+def test_pages_answer_for_the_offsets_they_cover() -> None:
+    cache = EntryCache(100)
+    cache.add(KEYS[0], [entry(0, 9), entry(10, 19), entry(20, 29)])
+    cache.add(KEYS[0], [entry(50, 59)])
+    found = [cache.find(KEYS[0], offset) for offset in (0, 9, 10, 29, 30, 49, 50, 60)]
+    assert [each and each.base_offset for each in found] == [0, 0, 10, 20, None, None, 50, None]
+    assert cache.find(KEYS[1], 0) is None
+    assert [cache.reaches(KEYS[0], offset) for offset in (29, 30, 60)] == [False, True, True]
+    cache.forget(KEYS[0])
+    assert cache.find(KEYS[0], 0) is None
+    assert len(cache) == 0
+
+
+def test_what_comes_after_a_gap_is_not_taken_for_covered() -> None:
+    cache = EntryCache(100)
+    cache.add(KEYS[0], [entry(0, 9), entry(20, 29)])
+    assert cache.find(KEYS[0], 12) is None
+    assert cache.find(KEYS[0], 25) is None
+
+
+def test_a_newer_page_replaces_what_it_overlaps() -> None:
+    cache = EntryCache(100)
+    cache.add(KEYS[0], [entry(0, 9), entry(10, 19)])
+    cache.add(KEYS[0], [entry(0, 19, generation=1), entry(20, 29)])
+    found = cache.find(KEYS[0], 12)
+    assert found is not None
+    assert found.object_key == "objects/0-19-1"
+    assert len(cache) == 2
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    pages=st.lists(st.tuples(st.integers(0, 1), st.integers(0, 40), st.integers(1, 5)), max_size=40),
+    max_entries=st.integers(1, 30),
+)
+def test_the_cache_keeps_its_bound_and_never_lies(pages: list[tuple[int, int, int]], max_entries: int) -> None:
+    cache = EntryCache(max_entries)
+    for which, start, count in pages:
+        made = [entry(10 * number, 10 * number + 9) for number in range(start, start + count)]
+        cache.add(KEYS[which], made)
+        assert len(cache) <= max_entries
+        for offset in range(0, 460, 7):
+            found = cache.find(KEYS[which], offset)
+            assert found is None or found.base_offset <= offset <= found.end_offset
+    assert len(cache) == sum(len(page.entries) for page in cache._pages)
+
+
+class Holey:
+    """Shows the index without one of its entries, for some time."""
+
+    def __init__(self, inner: Any, *, times: int) -> None:
+        self._inner = inner
+        self.times_left = times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def scan_entries(self, ranges: Any, *, limit: int) -> list[EntryPage]:
+        pages: list[EntryPage] = await self._inner.scan_entries(ranges, limit=limit)
+        if self.times_left <= 0:
+            return pages
+        self.times_left -= 1
+        return [
+            EntryPage(
+                partition=page.partition,
+                entries=tuple(each for each in page.entries if each.base_offset != 4),
+                more=False,
+            )
+            for page in pages
+        ]
+
+
+@at_once
+async def test_r17_a_hole_in_the_index_is_looked_at_again() -> None:
+    async with Library() as library:
+        shelf = await library.shelf()
+        for _ in range(3):
+            await shelf.add(2)
+        reader = library.reader(metadata=Holey(library.metadata, times=2))
+        assert offsets_in(await reader.read(shelf.key, 4, max_bytes=1)) == [4, 5]
+
+
+@at_once
+async def test_r17_a_hole_that_stays_is_an_error_and_not_a_step() -> None:
+    async with Library() as library:
+        shelf = await library.shelf()
+        for _ in range(3):
+            await shelf.add(2)
+        reader = library.reader(metadata=Holey(library.metadata, times=1000))
+        result = await reader.read(shelf.key, 0, max_bytes=150)
+        assert offsets_in(result) == [0, 1]
+        with pytest.raises(MetadataError, match="no entry covers offset 4"):
+            await shelf.read_all(reader)
+
+
+@at_once
+async def test_readers_at_several_places_of_one_partition_keep_their_pages() -> None:
+    async with Library() as library:
+        shelf = await library.shelf()
+        for _ in range(60):
+            await shelf.add(1)
+        reader = library.reader()
+        places = [0, 40, 80]
+        for _ in range(18):
+            places = [(await reader.read(shelf.key, offset, max_bytes=1)).next_offset for offset in places]
+        assert places == [36, 76, 116]
+        # 38 reads each of whole entries: a first page and a long one for each of the three, not one for each read.
+        assert reader.stats.entry_lookups <= 6
