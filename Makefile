@@ -9,7 +9,7 @@ VENV := .venv/bin
 ARGS ?=
 BENCH ?=
 
-.PHONY: help setup setup-services run test check format bench docs services-up services-down lock clean
+.PHONY: help setup setup-services run demo test check format bench docs services-up services-down lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -20,7 +20,10 @@ setup: ## the venv with the pinned packages, and streamhouse in it
 setup-services:
 	@scripts/setup --services
 
-run: setup ## the demo: embedded platform, demo topics, a segment of each (ARGS=…)
+run: setup ## the platform on embedded defaults, with the demo topics; Ctrl-C stops it (ARGS=…)
+	@$(VENV)/streamhouse dev --demo $(ARGS)
+
+demo: setup ## three agents, a death and a departure, told step by step (ARGS=…)
 	@$(VENV)/streamhouse demo $(ARGS)
 
 test: setup-services ## every test, on a real PostgreSQL and a real S3 server (ARGS=…, S3=minio)

@@ -2,32 +2,73 @@
 
     async with StreamHouse.open(data_dir="./data") as sh:
         await sh.create_topic("orders", partition_count=3)
+        await sh.produce("orders", b"hello", key=b"k")
+        for record in await sh.read("orders", partition=0, offset=0):
+            ...
 
-Composes the rooms below; holds no logic of its own about logs or leases. Producing and consuming join with the agent.
+By default an agent runs inside: on a local directory it leads everything, in a fleet its share. Composes the rooms
+below; holds no logic of its own about logs or leases.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final, Literal
 
+from streamhouse.app.agent import Agent
+from streamhouse.app.identity import agent_identity
 from streamhouse.app.stores import Stores, open_stores
 from streamhouse.core import topic_config
 from streamhouse.core.clock import Clock, SystemClock
-from streamhouse.core.ids import TopicId
+from streamhouse.core.errors import ConfigError, NotLeader, PartitionNotFound, UnknownSetting
+from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.core.randomness import Randomness, SystemRandomness
 from streamhouse.core.settings import SCHEMA, Settings, load_settings
-from streamhouse.metadata.contract import NewTopic, Topic, WriteMode
+from streamhouse.core.suggest import did_you_mean
+from streamhouse.metadata.contract import CommittedOffset, NewTopic, OffsetCommit, Topic, WriteMode
+from streamhouse.wire.batch import iter_batches
+from streamhouse.wire.codecs import Codec
+from streamhouse.wire.murmur2 import partition_for_key
+from streamhouse.wire.records import Header, Record, build_batch, decode_records
+
+_LEAD_TIMEOUT_S: Final = 10.0
+"""How long create_topic waits until the new partitions are led here; afterwards they are led soon."""
+_READ_BYTES: Final = 8 * 1024 * 1024
+
+Acks = Literal["all", 1, 0]
+_ACKS: Final[Mapping[Acks, int]] = {"all": -1, 1: 1, 0: 0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Produced:
+    """Where records went: ``count`` of them from ``offset`` on."""
+
+    topic: str
+    partition: int
+    offset: int
+    count: int
 
 
 class StreamHouse:
     """An open platform. Made by ``open``; not for direct construction."""
 
-    def __init__(self, settings: Settings, stores: Stores, *, clock: Clock, randomness: Randomness) -> None:
+    def __init__(
+        self, settings: Settings, stores: Stores, agent: Agent | None, *, clock: Clock, randomness: Randomness
+    ) -> None:
         self.settings = settings
         self.stores = stores
         self.clock = clock
         self.randomness = randomness
+        self.fatal: Exception | None = None
+        """Why the agent can do nothing more, if so: close, and start anew."""
+        self._ended = asyncio.Event()
+        self._agent = agent
+        self._topics: dict[str, Topic] = {}
+        self._round_robin = itertools.count()
 
     @classmethod
     @asynccontextmanager
@@ -49,13 +90,45 @@ class StreamHouse:
         elif chosen:
             raise TypeError("give either settings or keywords, not both")
         async with open_stores(settings, clock=clock, randomness=randomness) as stores:
-            yield cls(settings, stores, clock=clock, randomness=randomness)
+            sh = cls(settings, stores, None, clock=clock, randomness=randomness)
+            if settings.embedded_agent:
+                sh._agent = await Agent.start(
+                    settings,
+                    stores,
+                    identity=agent_identity(settings, randomness),
+                    clock=clock,
+                    randomness=randomness,
+                    on_fatal=sh._failed,
+                )
+            try:
+                yield sh
+            finally:
+                if sh._agent is not None:
+                    await sh._agent.stop()
+
+    @property
+    def agent(self) -> Agent:
+        """Raises ConfigError when none runs in this process."""
+        if self._agent is None:
+            raise ConfigError("no agent runs in this process", hint="open it with embedded_agent=True")
+        return self._agent
+
+    async def wait_fatal(self) -> Exception:
+        """Returns when the agent cannot go on, and why."""
+        await self._ended.wait()
+        assert self.fatal is not None
+        return self.fatal
+
+    # Topics.
 
     async def create_topic(self, name: str, partition_count: int, *, configs: Mapping[str, str] | None = None) -> Topic:
-        """S1.3. Raises TopicExists, InvalidTopicName, InvalidPartitions, InvalidTopicConfig."""
+        """S1.3. Returns when the new partitions can be written here, if they will be led here.
+
+        Raises TopicExists, InvalidTopicName, InvalidPartitions, InvalidTopicConfig.
+        """
         checked = topic_config.validate(configs or {})
         diskless = topic_config.effective(checked).diskless_enable
-        return await self.stores.metadata.create_topic(
+        topic = await self.stores.metadata.create_topic(
             NewTopic(
                 topic_id=TopicId(self.randomness.uuid()),
                 name=name,
@@ -64,6 +137,9 @@ class StreamHouse:
                 write_mode=WriteMode.LEADERLESS if diskless else WriteMode.LEASED,
             )
         )
+        if self._agent is not None and not diskless and self.settings.single_node:
+            await self._agent.wait_leading(topic.partition_keys(), timeout_s=_LEAD_TIMEOUT_S)
+        return topic
 
     async def topics(self) -> list[Topic]:
         return await self.stores.metadata.list_topics()
@@ -75,10 +151,130 @@ class StreamHouse:
     async def delete_topic(self, name: str) -> None:
         """Raises TopicNotFound. Its objects go later, when nothing can need them any more."""
         topic = await self.topic(name)
+        self._topics.pop(name, None)
         await self.stores.metadata.delete_topic(topic.topic_id)
+
+    # Records.
+
+    async def produce(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        timestamp_ms: int | None = None,
+        acks: Acks = "all",
+    ) -> Produced:
+        """Write one record and wait until it is as safe as ``acks`` says.
+
+        The partition is that of the key, as every Kafka client computes it; without one, the next in turn.
+        """
+        record = Record(
+            key=key,
+            value=value,
+            timestamp_ms=self.clock.wall_ms() if timestamp_ms is None else timestamp_ms,
+            headers=tuple(Header(name, content) for name, content in headers),
+        )
+        found = await self._known(topic)
+        if partition is None:
+            count = found.partition_count
+            partition = partition_for_key(key, count) if key is not None else next(self._round_robin) % count
+        return await self.produce_batch(topic, partition, [record], acks=acks)
+
+    async def produce_batch(
+        self, topic: str, partition: int, records: Iterable[Record], *, acks: Acks = "all", codec: Codec = Codec.NONE
+    ) -> Produced:
+        """Write records together, in order, as one batch.
+
+        Raises NotLeader when another agent leads the partition, PartitionNotFound, BackPressureRejected, LimitExceeded.
+        """
+        key = await self._key(topic, partition)
+        batch = build_batch(list(records), codec=codec)
+        try:
+            append = self.agent.log.append(key, batch, acks=_ACKS[acks])
+        except NotLeader:
+            self._topics.pop(topic, None)  # it may have been created anew under this name
+            raise
+        if acks != 0:
+            await append.done
+        return Produced(
+            topic=topic,
+            partition=partition,
+            offset=append.base_offset,
+            count=append.last_offset - append.base_offset + 1,
+        )
+
+    async def read(
+        self, topic: str, partition: int, offset: int, *, max_bytes: int = _READ_BYTES, wait_ms: int = 0
+    ) -> list[Record]:
+        """Records from ``offset`` on: whole batches, so often a few more than fit, and none at the end of the log.
+
+        ``wait_ms``: at the end, wait that long for the next one. Raises OffsetOutOfRange, PartitionNotFound.
+        """
+        key = await self._key(topic, partition)
+        found = await self.agent.reader.read(key, offset, max_bytes=max_bytes, max_wait_ms=wait_ms)
+        return [
+            record
+            for batch in found.batches
+            for position, header in iter_batches(batch, check_crc=False, allow_compacted=True)
+            if not header.is_control
+            for record in decode_records(batch, position)
+            if record.offset >= offset
+        ]
+
+    async def flush(self) -> None:
+        """Everything written here so far is in the object store and the metadata when this returns."""
+        await self.agent.log.flush()
+
+    # Progress of consumer groups.
+
+    async def commit_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Remember, for ``group``, the next offset to read of each (topic, partition).
+
+        Raises GroupNotEmpty while the group has live members, PartitionNotFound.
+        """
+        commits = [
+            OffsetCommit(key=await self._key(topic, partition), offset=offset)
+            for (topic, partition), offset in offsets.items()
+        ]
+        missing = await self.stores.metadata.commit_offsets_simple(group, commits)
+        if missing:
+            raise PartitionNotFound(f"{missing[0]} does not exist; offsets of the others were committed")
+
+    async def committed_offsets(self, group: str, topic: str) -> dict[int, CommittedOffset]:
+        """By partition; those without a committed offset are left out."""
+        found = await self._known(topic)
+        offsets = await self.stores.metadata.fetch_offsets(group, found.partition_keys())
+        return {key.partition: committed for key, committed in offsets.items()}
+
+    # Inside.
+
+    async def _known(self, name: str) -> Topic:
+        if name not in self._topics:
+            self._topics[name] = await self.topic(name)
+        return self._topics[name]
+
+    async def _key(self, topic: str, partition: int) -> PartitionKey:
+        found = await self._known(topic)
+        if not 0 <= partition < found.partition_count:
+            self._topics.pop(topic)  # it may have grown
+            found = await self._known(topic)
+            if not 0 <= partition < found.partition_count:
+                raise PartitionNotFound(f"{topic} has partitions 0 to {found.partition_count - 1}, not {partition}")
+        return PartitionKey(found.topic_id, partition)
+
+    def _failed(self, error: Exception) -> None:
+        self.fatal = error
+        self._ended.set()
 
 
 def _flags(chosen: Mapping[str, object]) -> dict[str, object]:
-    """Keywords to setting keys. Unknown ones pass through, for the settings' own error with its suggestion."""
+    """Keywords to setting keys."""
     keys = {setting.key.replace(".", "_"): setting.key for setting in SCHEMA}
-    return {keys.get(name, name): value for name, value in chosen.items()}
+    for name in chosen:
+        if name not in keys:
+            hint = did_you_mean(name, keys, otherwise="`streamhouse config show` lists them")
+            raise UnknownSetting(f"there is no setting {name!r}", hint=hint)
+    return {keys[name]: value for name, value in chosen.items()}

@@ -8,7 +8,7 @@ import typer
 
 from streamhouse import __version__
 from streamhouse.cli import manners
-from streamhouse.cli.commands import config, demo, topic_configs
+from streamhouse.cli.commands import config, demo, serve, topic_configs
 
 app = typer.Typer(
     name="streamhouse",
@@ -21,6 +21,7 @@ app = typer.Typer(
 
 config.register(app)
 demo.register(app)
+serve.register(app)
 topic_configs.register(app)
 
 

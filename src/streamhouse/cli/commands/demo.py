@@ -1,9 +1,8 @@
-"""`streamhouse demo`: the demo topics written and read back on the configured stores (S1.19)."""
+"""`streamhouse demo`: three agents, a death and a departure, told step by step (S1.2, S1.19)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import typer
@@ -14,8 +13,9 @@ from streamhouse.cli.setting_flags import ChosenSettings, takes_settings
 from streamhouse.core.urls import mask_url
 
 if TYPE_CHECKING:
-    from streamhouse.app.demo import DemoRow
     from streamhouse.core.settings import Settings
+
+_DIRECTORY = "demo"
 
 
 def register(app: typer.Typer) -> None:
@@ -23,57 +23,45 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(chosen: ChosenSettings, output: OutputOption = Output.TABLE) -> None:
-    """Create the demo topics, write and read back a segment of every partition, and show what landed where."""
+    """Run three agents in this process, let one die and one leave, and show who leads what and what landed where."""
+    settings = _settings(chosen)
+    steps = _run(settings, output)
+    if output is Output.JSON:
+        show_json(steps)
+        return
+    note("")
+    note(f"metadata  {mask_url(settings.metadata.url)}")
+    note(f"objects   {settings.store.url}")
+    note("Every acknowledged record was read back. Run it again: watermarks and epochs move on.")
+    note("Next: `streamhouse dev` runs the platform for you alone; docs/quickstart.md uses it from Python.")
+
+
+def _settings(chosen: ChosenSettings) -> Settings:
+    """A fleet needs leases that expire, so the demo keeps a directory of its own beside a single node's."""
+    first = chosen.load().settings
+    flags = {key: value for key, value in chosen.flags.items() if value is not None}
+    if first.single_node:
+        flags["data_dir"] = str(first.data_dir / _DIRECTORY)
+        flags["durability"] = "object"
+    flags.setdefault("profile", "fast")
+    return ChosenSettings(flags=flags, config_path=chosen.config_path).load().settings
+
+
+def _run(settings: Settings, output: Output) -> list[dict[str, object]]:
     import asyncio
 
-    settings = chosen.load().settings
-    rows, backend = asyncio.run(_run(settings))
-    if output is Output.JSON:
-        show_json([asdict(row) for row in rows])
-        return
-    note(f"metadata  {mask_url(settings.metadata.url)}  ({backend})")
-    note(f"objects   {settings.store.url}")
-    _show(rows)
-    note(_next_steps(settings))
+    from streamhouse.app.story import tell_story
+    from streamhouse.core.clock import SystemClock
+    from streamhouse.core.randomness import SystemRandomness
 
+    steps: list[dict[str, object]] = []
 
-async def _run(settings: Settings) -> tuple[list[DemoRow], str]:
-    from streamhouse.app.demo import run_demo
-    from streamhouse.app.platform import StreamHouse
+    def tell(heading: str, columns: Sequence[str], rows: Sequence[Sequence[str | int]]) -> None:
+        steps.append({"step": heading, "rows": [dict(zip(columns, row, strict=True)) for row in rows]})
+        if output is Output.TABLE:
+            note(f"\n{heading}")
+            show_table(columns, [[str(cell) for cell in row] for row in rows])
 
-    with progress("opening the stores") as say:
-        async with StreamHouse.open(settings) as sh:
-            info = await sh.stores.metadata.cluster_info()
-            rows = await run_demo(sh, progress=lambda where: say(f"writing and reading {where}"))
-            return rows, info.backend
-
-
-def _show(rows: Sequence[DemoRow]) -> None:
-    show_table(
-        ["topic", "partition_id", "leader_agent_id", "ttl_ms", "epoch", "high_watermark"],
-        [
-            [row.topic, str(row.partition), row.leader, str(row.ttl_ms), str(row.epoch), str(row.high_watermark)]
-            for row in rows
-        ],
-    )
-    show_table(
-        ["topic", "partition_id", "records read back", "bytes", "object", "last value"],
-        [
-            [row.topic, str(row.partition), str(row.records_read), str(row.object_bytes), row.object_key, row.sample]
-            for row in rows
-        ],
-    )
-
-
-def _next_steps(settings: Settings) -> str:
-    from streamhouse.core.urls import local_path, scheme_of
-
-    lines = ["", "Every record above was written to an object, committed in the metadata, and read back from there."]
-    lines.append("Run it again: the watermarks move on. To look behind it:")
-    if scheme_of(settings.metadata.url) == "sqlite":
-        path = local_path(settings.metadata.url)
-        lines.append(f"  sqlite3 -readonly {path} 'SELECT topic, partition_id, high_watermark FROM partitions'")
-    else:
-        lines.append("  psql … -c 'SELECT topic, partition_id, high_watermark FROM partitions'")
-    lines.append("  streamhouse config show")
-    return "\n".join(lines)
+    with progress("three agents are at work"):
+        asyncio.run(tell_story(settings, clock=SystemClock(), randomness=SystemRandomness(), tell=tell))
+    return steps

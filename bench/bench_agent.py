@@ -1,0 +1,197 @@
+"""The leased write path without a network: append through a real agent's log, WAL, objects and metadata.
+
+Payloads are half random, half text, as facts about compression would have it. CPU counts every thread of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from report import heading, row
+from streamhouse.app.platform import StreamHouse
+from streamhouse.core.ids import PartitionKey
+from streamhouse.wire.records import Record, build_batch
+
+MB = 1_000_000
+
+
+def payload(size: int, seed: int = 1) -> bytes:
+    source = random.Random(seed)
+    return source.randbytes(size // 2) + b"lorem ipsum " * (size // 24 + 1)
+
+
+def batch_of(records: int, record_bytes: int) -> bytes:
+    return build_batch(
+        [Record(value=payload(record_bytes, seed)[:record_bytes], timestamp_ms=seed) for seed in range(records)]
+    )
+
+
+@asynccontextmanager
+async def node(partitions: int, **settings: object) -> AsyncIterator[tuple[StreamHouse, list[PartitionKey]]]:
+    with tempfile.TemporaryDirectory(prefix="bench-agent-") as directory:
+        async with StreamHouse.open(data_dir=directory, **settings) as sh:
+            topic = await sh.create_topic("bench", partitions)
+            await sh.agent.wait_leading(topic.partition_keys(), timeout_s=300)
+            yield sh, topic.partition_keys()
+
+
+async def pump(sh: StreamHouse, keys: list[PartitionKey], batch: bytes, count: int, *, window: int) -> None:
+    """Append as fast as acknowledgements allow: ``window`` batches may be under way."""
+    under_way: list[asyncio.Future[None]] = []
+    for number in range(count):
+        under_way.append(sh.agent.log.append(keys[number % len(keys)], batch, acks=-1).done)
+        if len(under_way) >= window:
+            await under_way[-window // 2]
+            under_way = [future for future in under_way if not future.done()]
+    await asyncio.gather(*under_way)
+
+
+async def throughput() -> None:
+    heading("Append through the agent, WAL included (durability=wal, 4 partitions)")
+    for name, batch, count, window in (
+        ("256 KB batches of 1 KB records", batch_of(250, 1000), 4000, 64),
+        ("small batches (1 record, 100 B)", batch_of(1, 100), 60_000, 2000),
+    ):
+        async with node(4) as (sh, keys):
+            await pump(sh, keys, batch, count // 10, window=window)
+            cpu, wall = time.process_time(), time.perf_counter()
+            await pump(sh, keys, batch, count, window=window)
+            cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+            size = count * len(batch) / MB
+            if len(batch) > 100_000:
+                row(
+                    name,
+                    f"{size / cpu:,.0f} MB/s/core",
+                    target="≥ 500 MB/s/core",
+                    ratio=f"{size / wall:,.0f} MB/s wall",
+                )
+            else:
+                row(
+                    name,
+                    f"{count / wall:,.0f} batches/s",
+                    target="≥ 30,000/s",
+                    ratio=f"{cpu / count * 1e6:.1f} µs CPU each",
+                )
+
+
+async def latency() -> None:
+    heading("Acknowledgement at 5,000 records/s on a single node, beside the bare disk")
+    seconds, rate = 10, 5000
+    bare = _bare_fdatasync(seconds=3)
+    async with node(4) as (sh, keys):
+        batch = batch_of(1, 1000)
+        taken: list[float] = []
+        began = time.perf_counter()
+        for number in range(seconds * rate):
+            due = began + number / rate
+            while (ahead := due - time.perf_counter()) > 0:
+                await asyncio.sleep(ahead if ahead > 0.002 else 0)
+            sent = time.perf_counter()
+            done = sh.agent.log.append(keys[number % 4], batch, acks=-1).done
+            done.add_done_callback(lambda _, sent=sent: taken.append(time.perf_counter() - sent))
+        await asyncio.gather(done)
+        await sh.flush()
+    taken.sort()
+    p50, p99 = taken[len(taken) // 2], taken[int(len(taken) * 0.99)]
+    bare_p99 = sorted(bare)[int(len(bare) * 0.99)]
+    row("p50 / p99 acknowledgement", f"{p50 * 1e3:.2f} / {p99 * 1e3:.2f} ms")
+    row("bare fdatasync p99", f"{bare_p99 * 1e3:.2f} ms", target="p99 within 3 ×", ratio=f"{p99 / bare_p99:.2f} ×")
+
+
+def _bare_fdatasync(*, seconds: float) -> list[float]:
+    """4 KB written and synced into a preallocated file, one after another."""
+    with tempfile.NamedTemporaryFile(prefix="bench-agent-") as file:
+        file.write(bytes(64 * 1024 * 1024))
+        file.flush()
+        os.fsync(file.fileno())
+        block, taken, position = os.urandom(4096), [], 0
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            started = time.perf_counter()
+            os.pwrite(file.fileno(), block, position)
+            os.fdatasync(file.fileno())
+            taken.append(time.perf_counter() - started)
+            position = (position + 4096) % (64 * 1024 * 1024)
+        return taken
+
+
+async def tail_reads() -> None:
+    heading("Tail reads from the cache")
+    async with node(1) as (sh, keys):
+        batch = batch_of(16, 1000)
+        await pump(sh, keys, batch, 4000, window=256)
+        end = (await sh.agent.reader.end_offsets(keys[0])).high_watermark
+        cpu, size, offset = time.process_time(), 0, max(0, end - 50_000)
+        for _ in range(20):
+            at = offset
+            while at < end:
+                found = await sh.agent.reader.read(keys[0], at, max_bytes=256 * 1024)
+                size += sum(len(piece) for piece in found.batches)
+                at = found.next_offset
+        cpu = time.process_time() - cpu
+        row("256 KB reads of 16 KB batches", f"{size / MB / cpu:,.0f} MB/s/core", target="≥ 1,000 MB/s")
+
+
+async def many_partitions() -> None:
+    heading("Many partitions on one agent")
+    figures = []
+    for count in (1000, 10_000):
+        with tempfile.TemporaryDirectory(prefix="bench-agent-") as directory:
+            async with StreamHouse.open(data_dir=directory) as sh:
+                await sh.create_topic("bench", count)
+            cpu, wall = time.process_time(), time.perf_counter()
+            async with StreamHouse.open(data_dir=directory) as sh:
+                topic = await sh.topic("bench")
+                await sh.agent.wait_leading(topic.partition_keys(), timeout_s=600)
+                started = (time.process_time() - cpu, time.perf_counter() - wall)
+                cpu, wall = time.process_time(), time.perf_counter()
+                await asyncio.sleep(5)
+                idle = (time.process_time() - cpu) / (time.perf_counter() - wall)
+        figures.append(started[0] / count)
+        row(
+            f"{count:,} partitions: start to serving",
+            f"{started[1]:.1f} s",
+            ratio=f"{started[0] / count * 1e6:.0f} µs CPU each",
+        )
+        row(f"{count:,} partitions: idle", f"{idle * 100:.1f} % of a core")
+    row("start-up CPU a partition, 10,000 against 1,000", f"{figures[1] / figures[0]:.2f} ×", target="linear: ≤ 1 ×")
+
+
+async def puts() -> None:
+    heading("PUTs depend on bytes and time, not on partitions (durability=object, 5 s, same bytes)")
+    rates = {}
+    for count in (1, 1000):
+        async with node(count, durability="object") as (sh, keys):
+            batch = batch_of(1, 100)
+            objects_before = len([info async for info in sh.stores.objects.list()])
+            wall = time.perf_counter()
+            sent = 0
+            while time.perf_counter() - wall < 5:
+                for _ in range(40):
+                    sh.agent.log.append(keys[sent % count], batch, acks=1)
+                    sent += 1
+                waiting = sh.agent.log.append(keys[sent % count], batch, acks=-1).done
+                await waiting
+                sent += 1
+            took = time.perf_counter() - wall
+            objects = len([info async for info in sh.stores.objects.list()]) - objects_before
+            rates[count] = objects / took
+            row(f"{count:,} partitions", f"{objects / took:.1f} PUTs/s")
+    row("1,000 against 1", f"{rates[1000] / rates[1]:.2f} ×", target="1 ×")
+
+
+def main() -> None:
+    sys.setswitchinterval(0.0005)
+    for part in (throughput, latency, tail_reads, many_partitions, puts):
+        asyncio.run(part())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,220 @@
+"""One agent: WAL, leased log, reader and membership, put together and taken apart in the right order.
+
+    start   WAL recovered → store bound to its durability (R2) → log and reader → membership takes leases
+    stop    membership hands its partitions over, flushing each (S3.17) → log → WAL
+
+Owns the order and the wiring; decides nothing about records or leases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from streamhouse.app.ownership import LogOwner
+from streamhouse.app.requests import FlushRequests
+from streamhouse.app.stores import Stores
+from streamhouse.app.topics import TopicWatch
+from streamhouse.cluster.contract import Mode, Timings
+from streamhouse.cluster.member import Member
+from streamhouse.core.clock import Clock
+from streamhouse.core.ids import PartitionKey
+from streamhouse.core.randomness import Randomness
+from streamhouse.core.settings import Durability as DurabilitySetting
+from streamhouse.core.settings import Settings
+from streamhouse.log.leased.log import LeasedLog, LeasedOptions
+from streamhouse.log.leased.plan import FlushRules
+from streamhouse.log.leased.recovery import held_by_partition
+from streamhouse.log.offload import ThreadOffload
+from streamhouse.log.reader.options import ReaderOptions
+from streamhouse.log.reader.reader import LogReader
+from streamhouse.log.tail import TailCache
+from streamhouse.log.wal.opening import open_wal
+from streamhouse.log.wal.options import WalOptions
+from streamhouse.log.wal.recovery import Recovered
+from streamhouse.log.wal.wal import Wal
+from streamhouse.metadata.contract import AgentInfo, Durability
+
+_OFFLOAD_THREADS: Final = 2  # inflating blocks; more would only take cores from the event loop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentIdentity:
+    agent_id: str
+    address: str
+    zone: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What an agent is given and does not own."""
+
+    settings: Settings
+    stores: Stores
+    identity: AgentIdentity
+    clock: Clock
+    randomness: Randomness
+    on_fatal: Callable[[Exception], None]
+    """Told once when the agent cannot go on: its disk failed, or another process runs under its name."""
+    wal_dir: Path
+
+    @property
+    def durability(self) -> Durability:
+        wal = self.settings.effective_durability is DurabilitySetting.WAL
+        return Durability.WAL if wal else Durability.OBJECT
+
+
+class Agent:
+    """Made by ``Agent.start``; ends with ``stop``."""
+
+    def __init__(self, *, wal: Wal, recovered: Recovered, log: LeasedLog, reader: LogReader, member: Member) -> None:
+        self.wal = wal
+        self.log = log
+        self.reader = reader
+        self.member = member
+        self._recovered = recovered
+        self._parts = AsyncExitStack()
+
+    @classmethod
+    async def start(
+        cls,
+        settings: Settings,
+        stores: Stores,
+        *,
+        identity: AgentIdentity,
+        clock: Clock,
+        randomness: Randomness,
+        on_fatal: Callable[[Exception], None],
+        wal_dir: Path | None = None,
+    ) -> Agent:
+        """``wal_dir``: another WAL than the settings', for several agents in one process.
+
+        If it raises, nothing is left behind.
+        """
+        around = Surroundings(
+            settings=settings,
+            stores=stores,
+            identity=identity,
+            clock=clock,
+            randomness=randomness,
+            on_fatal=on_fatal,
+            wal_dir=wal_dir or settings.wal.dir,
+        )
+        async with AsyncExitStack() as parts:
+            agent = await _assemble(around, parts)
+            await agent.member.start()
+            agent._parts = parts.pop_all()
+            return agent
+
+    async def stop(self, *, graceful: bool = True) -> None:
+        """Graceful: everything acknowledged is in the log and the partitions are handed over when this returns."""
+        await self.member.stop(graceful=graceful)
+        await self._parts.aclose()
+
+    def recovery(self) -> str:
+        """What the WAL gave back so far, in one line for people; on a single node all of it is back after the start."""
+        replayed = self.log.stats.replayed_batches
+        torn = f", a torn end of {self._recovered.torn_bytes} bytes cut off" if self._recovered.torn_bytes else ""
+        return f"write-ahead log: {replayed or 'no'} batches replayed{torn}"
+
+    async def wait_leading(self, keys: list[PartitionKey], *, timeout_s: float) -> bool:
+        """Whether every one of these partitions is served here before the time is up."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.log.wait_open(keys)
+        except TimeoutError:
+            return False
+        return True
+
+
+async def _assemble(around: Surroundings, parts: AsyncExitStack) -> Agent:
+    """Everything but the membership's start. ``parts`` closes in the opposite order."""
+    settings, stores, durability = around.settings, around.stores, around.durability
+    wal, recovered = await open_wal(
+        around.wal_dir,
+        clock=around.clock,
+        randomness=around.randomness,
+        options=WalOptions.of(settings.wal),
+    )
+    parts.push_async_callback(wal.close)
+    await stores.metadata.bind_durability(durability, wal.wal_id if durability is Durability.WAL else None)
+    wal.on_failed(around.on_fatal)
+    owner = LogOwner()
+    tail = TailCache(settings.memory.tail_cache_bytes)
+    log = LeasedLog(
+        metadata=stores.metadata,
+        store=stores.objects,
+        wal=wal,
+        tail=tail,
+        clock=around.clock,
+        randomness=around.randomness,
+        options=leased_options(settings, durability),
+        on_dropped=owner.dropped,
+    )
+    for key, frames in held_by_partition(recovered.frames()).items():
+        log.hold_frames(key, frames)
+    log.start()
+    parts.push_async_callback(log.close)
+    reader = _reader(around, parts, tail, log)
+    member = _member(around, wal, owner)
+    topics = TopicWatch(metadata=stores.metadata, on_changed=log.configure)
+    topics.start()
+    parts.push_async_callback(topics.close)
+    flushes = FlushRequests(metadata=stores.metadata, log=log)
+    flushes.start()
+    parts.push_async_callback(flushes.close)
+    owner.attach(log=log, member=member, topics=topics)
+    return Agent(wal=wal, recovered=recovered, log=log, reader=reader, member=member)
+
+
+def _reader(around: Surroundings, parts: AsyncExitStack, tail: TailCache, log: LeasedLog) -> LogReader:
+    offload = ThreadOffload(_OFFLOAD_THREADS)
+    parts.push_async_callback(offload.close)
+    reader = LogReader(
+        metadata=around.stores.metadata,
+        store=around.stores.objects,
+        tail=tail,
+        leading=log,
+        clock=around.clock,
+        options=ReaderOptions(durability=around.durability),
+        offload=offload,
+    )
+    parts.push_async_callback(reader.close)
+    return reader
+
+
+def _member(around: Surroundings, wal: Wal, owner: LogOwner) -> Member:
+    mode = Mode.SINGLE_NODE if around.durability is Durability.WAL else Mode.FLEET
+    return Member(
+        metadata=around.stores.metadata,
+        clock=around.clock,
+        randomness=around.randomness,
+        info=AgentInfo(
+            agent_id=around.identity.agent_id,
+            incarnation=around.randomness.uuid(),
+            address=around.identity.address,
+            availability_zone=around.identity.zone,
+            agent_group=around.settings.agent.group,
+        ),
+        wal_id=wal.wal_id,
+        timings=Timings.from_settings(around.settings, mode),
+        owner=owner,
+        mode=mode,
+        on_fatal=around.on_fatal,
+    )
+
+
+def leased_options(settings: Settings, durability: Durability) -> LeasedOptions:
+    return LeasedOptions(
+        durability=durability,
+        rules=FlushRules(
+            segment_max_bytes=settings.segment.max_bytes,
+            segment_max_age_ms=settings.segment.max_age_ms,
+            flush_interval_ms=settings.flush.interval_ms,
+        ),
+        max_buffer_bytes=settings.memory.write_buffer_bytes,
+    )

@@ -1,0 +1,44 @@
+"""A process of the platform: runs until it is told to stop, and stops in order.
+
+SIGTERM and SIGINT stop it gracefully: writes are refused, everything is flushed, partitions are handed over. A second
+signal ends it at once, as a crash would; nothing that was acknowledged is lost by that either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from streamhouse.app.platform import StreamHouse
+from streamhouse.core.settings import Settings
+
+_SWITCH_INTERVAL_S: Final = 0.0005
+"""How long the WAL's thread may wait for the interpreter after a sync; Python's 5 ms would be the latency."""
+
+
+async def run_until_stopped(settings: Settings, *, ready: Callable[[StreamHouse], Awaitable[None]]) -> Exception | None:
+    """Returns None after a signal, or why the agent could not go on."""
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _on_signal, stop, number)
+    async with StreamHouse.open(settings) as sh:
+        await ready(sh)
+        stopped = asyncio.create_task(stop.wait())
+        failed = asyncio.create_task(sh.wait_fatal())
+        await asyncio.wait((stopped, failed), return_when=asyncio.FIRST_COMPLETED)
+        for task in (stopped, failed):
+            task.cancel()
+        return sh.fatal
+
+
+def _on_signal(stop: asyncio.Event, number: int) -> None:
+    if stop.is_set():
+        # The second one: do not wait for flushes. The default action ends the process here and now.
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+    stop.set()

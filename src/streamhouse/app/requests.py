@@ -1,0 +1,73 @@
+"""Flush requests: somebody who reads objects (Spark) asks the leaders to bring out what they have acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Final
+
+from streamhouse.core.errors import StreamHouseError
+from streamhouse.core.ids import PartitionKey
+from streamhouse.log.leased.log import LeasedLog
+from streamhouse.metadata.contract import ChangeKind, FlushRequest, MetadataStore
+
+_RECHECK_S: Final = 1.0
+"""Notifications may be lost; a requester waits for seconds."""
+_SWEEP_S: Final = 60.0
+
+
+class FlushRequests:
+    """Answers requests for the partitions led here, and lets held WAL frames go that can never come back."""
+
+    def __init__(self, *, metadata: MetadataStore, log: LeasedLog) -> None:
+        self._metadata = metadata
+        self._log = log
+        self._asked = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        for loop, name in ((self._listen, "listen"), (self._serve, "serve"), (self._sweep, "sweep")):
+            self._tasks.append(asyncio.create_task(loop(), name=f"flush-requests-{name}"))
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _listen(self) -> None:
+        async with self._metadata.subscribe() as changes:
+            async for change in changes:
+                if change.kind in (ChangeKind.FLUSH, ChangeKind.ANY):
+                    self._asked.set()
+
+    async def _serve(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_RECHECK_S):
+                    await self._asked.wait()
+            self._asked.clear()
+            with suppress(StreamHouseError):  # the next round asks again
+                await self._answer()
+
+    async def _answer(self) -> None:
+        led = self._log.led_keys()
+        if not led:
+            return
+        requests = await self._metadata.list_flush_requests()
+        mine = [request for request in requests if request.key in led]
+        if mine:
+            await self._flush(mine)
+
+    async def _flush(self, requests: list[FlushRequest]) -> None:
+        keys: list[PartitionKey] = list(dict.fromkeys(request.key for request in requests))
+        outcomes = await asyncio.gather(*(self._log.flush([key]) for key in keys), return_exceptions=True)
+        done = {key for key, outcome in zip(keys, outcomes, strict=True) if outcome is None}
+        await self._metadata.complete_flushes(
+            [(request.request_id, request.key) for request in requests if request.key in done]
+        )
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            with suppress(StreamHouseError):
+                await self._log.sweep_held()

@@ -1,0 +1,219 @@
+"""The whole story in one process (S1.2): three agents in three zones; one dies, one leaves, nothing is lost.
+
+Real agents on the configured metadata and object store, each with a WAL of its own; only the network between them and
+their clients is missing, because they live in one process. Tells what happens step by step through ``tell``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from streamhouse.app.agent import Agent, AgentIdentity
+from streamhouse.app.demo import DEMO_TOPICS, demo_records
+from streamhouse.app.stores import Stores, open_stores
+from streamhouse.core.clock import Clock
+from streamhouse.core.errors import CorruptData, NotLeader, TopicExists
+from streamhouse.core.ids import PartitionKey, TopicId
+from streamhouse.core.randomness import Randomness
+from streamhouse.core.settings import Settings
+from streamhouse.metadata.contract import Lease, NewTopic, ScanRange, Topic
+from streamhouse.wire.codecs import Codec
+from streamhouse.wire.records import build_batch
+
+ZONES: Final = ("us-east-1a", "us-east-1b", "us-east-1c")
+_PATIENCE_S: Final = 120.0
+"""The longest anything here may take: a death is noticed after a liveness timeout, a minute by default."""
+_LOOK_S: Final = 0.05
+
+Cell = str | int
+Tell = Callable[[str, Sequence[str], Sequence[Sequence[Cell]]], None]
+"""A heading, columns, rows."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Actor:
+    agent: Agent
+    agent_id: str
+
+
+async def tell_story(settings: Settings, *, clock: Clock, randomness: Randomness, tell: Tell) -> None:
+    """Raises CorruptData if what is read back in the end is not what was acknowledged."""
+    async with _stage(settings, clock=clock, randomness=randomness) as (stores, actors):
+        topics = [await _topic(stores, randomness, demo.name, demo.partition_count) for demo in DEMO_TOPICS]
+        keys = [key for topic in topics for key in topic.partition_keys()]
+        await _shared_out(actors)
+        await _all_led(actors, keys)
+        await _tell_agents(stores, tell)
+        await _tell_leases(stores, tell, "Three agents share nine partitions")
+
+        written: dict[PartitionKey, int] = {}
+        await _write(actors, topics, written, clock)
+        await _tell_watermarks(stores, topics, tell)
+
+        dead = actors.pop(0)
+        started_ms = clock.boot_ms()
+        await dead.agent.stop(graceful=False)
+        await _all_led(actors, keys)
+        waited_s = (clock.boot_ms() - started_ms) / 1000
+        await _tell_leases(stores, tell, f"{dead.agent_id} died; the others took over after {waited_s:.1f} s")
+        await _write(actors, topics, written, clock)
+
+        leaving = actors.pop(0)
+        started_ms = clock.boot_ms()
+        await leaving.agent.stop()
+        await _all_led(actors, keys)
+        waited_s = (clock.boot_ms() - started_ms) / 1000
+        await _tell_leases(stores, tell, f"{leaving.agent_id} left in order; handed over within {waited_s:.1f} s")
+        await _write(actors, topics, written, clock)
+
+        await _check(actors, written)
+        await _tell_segments(stores, topics, tell)
+
+
+@asynccontextmanager
+async def _stage(
+    settings: Settings, *, clock: Clock, randomness: Randomness
+) -> AsyncIterator[tuple[Stores, list[Actor]]]:
+    def nothing_to_save(error: Exception) -> None:
+        raise error
+
+    async with AsyncExitStack() as stack:
+        stores = await stack.enter_async_context(open_stores(settings, clock=clock, randomness=randomness))
+        actors: list[Actor] = []
+        for number, zone in enumerate(ZONES, start=1):
+            agent_id = f"agent-{zone}"
+            agent = await Agent.start(
+                settings,
+                stores,
+                identity=AgentIdentity(agent_id=agent_id, address=f"10.0.{number}.5:9090", zone=zone),
+                wal_dir=Path(settings.wal.dir) / agent_id,
+                clock=clock,
+                randomness=randomness,
+                on_fatal=nothing_to_save,
+            )
+            stack.push_async_callback(agent.stop)
+            actors.append(Actor(agent=agent, agent_id=agent_id))
+        yield stores, actors
+
+
+async def _topic(stores: Stores, randomness: Randomness, name: str, partition_count: int) -> Topic:
+    try:
+        return await stores.metadata.create_topic(
+            NewTopic(topic_id=TopicId(randomness.uuid()), name=name, partition_count=partition_count, configs={})
+        )
+    except TopicExists:
+        return await stores.metadata.get_topic(name)
+
+
+async def _all_led(actors: Sequence[Actor], keys: Sequence[PartitionKey]) -> None:
+    async with asyncio.timeout(_PATIENCE_S):
+        while not all(_leader(actors, key) for key in keys):  # noqa: ASYNC110 -- several logs, no event of all of them
+            await asyncio.sleep(_LOOK_S)
+
+
+async def _shared_out(actors: Sequence[Actor]) -> None:
+    """Everybody sees everybody, and holds what the ring gives to it."""
+    async with asyncio.timeout(_PATIENCE_S):
+        while not all(_has_its_share(actor, len(actors)) for actor in actors):  # noqa: ASYNC110 -- as above
+            await asyncio.sleep(_LOOK_S)
+
+
+def _has_its_share(actor: Actor, agents: int) -> bool:
+    view = actor.agent.member.describe()
+    return len(view.live_agents) == agents and len(view.leases) == view.wanted and not view.handing_over
+
+
+def _leader(actors: Sequence[Actor], key: PartitionKey) -> Actor | None:
+    return next((actor for actor in actors if key in actor.agent.log.led_keys()), None)
+
+
+async def _write(
+    actors: Sequence[Actor], topics: Sequence[Topic], written: dict[PartitionKey, int], clock: Clock
+) -> None:
+    """A hundred records to every partition, acks=all: each is in an object and committed before this returns."""
+    for topic, demo in zip(topics, DEMO_TOPICS, strict=True):
+        for key in topic.partition_keys():
+            batch = build_batch(demo_records(demo, key.partition, now_ms=clock.wall_ms()), codec=Codec.LZ4)
+            written[key] = await _append(actors, key, batch)
+
+
+async def _append(actors: Sequence[Actor], key: PartitionKey, batch: bytes) -> int:
+    """As a client does: to whoever leads, and again if that has changed. Returns the next offset."""
+    async with asyncio.timeout(_PATIENCE_S):
+        while True:
+            actor = _leader(actors, key)
+            if actor is not None:
+                try:
+                    append = actor.agent.log.append(key, batch, acks=-1)
+                    await append.done
+                    return append.last_offset + 1
+                except NotLeader:
+                    pass
+            await asyncio.sleep(_LOOK_S)
+
+
+async def _check(actors: Sequence[Actor], written: dict[PartitionKey, int]) -> None:
+    for key, end in written.items():
+        reader = actors[0].agent.reader
+        offset = (await reader.end_offsets(key)).log_start_offset
+        while offset < end:
+            found = await reader.read(key, offset, max_bytes=1 << 20)
+            if found.next_offset <= offset:
+                raise CorruptData(f"{key} was acknowledged up to {end} and can be read up to {offset}")
+            offset = found.next_offset
+
+
+async def _tell_agents(stores: Stores, tell: Tell) -> None:
+    agents = await stores.metadata.list_agents()
+    rows: list[list[Cell]] = [
+        [agent.agent_id, agent.address, agent.availability_zone, agent.last_heartbeat_ms] for agent in agents
+    ]
+    tell("The agents", ["agent_id", "address", "availability_zone", "last_heartbeat"], rows)
+
+
+async def _tell_leases(stores: Stores, tell: Tell, heading: str) -> None:
+    now_ms = await stores.metadata.now_ms()
+    leases = [lease for lease in await stores.metadata.list_leases() if lease.topic is not None]
+    rows: list[list[Cell]] = [
+        [lease.topic or "", _partition(lease), lease.agent_id, lease.expires_at_ms - now_ms, lease.epoch]
+        for lease in sorted(leases, key=lambda lease: (lease.topic or "", _partition(lease)))
+    ]
+    tell(heading, ["topic", "partition_id", "leader_agent_id", "ttl_ms", "epoch"], rows)
+
+
+def _partition(lease: Lease) -> int:
+    return lease.key.partition if isinstance(lease.key, PartitionKey) else -1
+
+
+async def _tell_watermarks(stores: Stores, topics: Sequence[Topic], tell: Tell) -> None:
+    names = {topic.topic_id: topic.name for topic in topics}
+    states = await stores.metadata.get_partitions([key for topic in topics for key in topic.partition_keys()])
+    rows: list[list[Cell]] = [
+        [names[state.key.topic_id], state.key.partition, state.high_watermark] for state in states
+    ]
+    tell("Every partition was written to", ["topic", "partition_id", "high_watermark"], rows)
+
+
+async def _tell_segments(stores: Stores, topics: Sequence[Topic], tell: Tell) -> None:
+    rows: list[list[Cell]] = []
+    for topic in topics:
+        ranges = [ScanRange(key=key, from_offset=0) for key in topic.partition_keys()]
+        for page in await stores.metadata.scan_entries(ranges, limit=100):
+            rows.extend(
+                [
+                    topic.name,
+                    page.partition.key.partition,
+                    entry.base_offset,
+                    entry.end_offset,
+                    entry.kind.value,
+                    entry.object_key,
+                ]
+                for entry in page.entries
+            )
+    columns = ["topic", "partition_id", "base_offset", "end_offset", "kind", "object"]
+    tell("What landed where; all of it was read back", columns, rows)

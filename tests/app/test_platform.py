@@ -1,0 +1,142 @@
+"""The Python API on the embedded defaults: topics, records, groups, and what comes back after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from streamhouse import StreamHouse
+from streamhouse.core.errors import (
+    ConfigError,
+    DurabilityMismatch,
+    InvalidTopicConfig,
+    LimitExceeded,
+    OffsetOutOfRange,
+    PartitionNotFound,
+    TopicExists,
+    TopicNotFound,
+    UnknownSetting,
+    WalInUse,
+)
+from streamhouse.metadata.contract import WriteMode
+from streamhouse.wire.codecs import Codec
+from streamhouse.wire.murmur2 import partition_for_key
+from streamhouse.wire.records import Record
+
+
+async def test_s1_3_create_topic_makes_topic_and_partitions(tmp_path: Path) -> None:
+    async with StreamHouse.open(data_dir=str(tmp_path)) as sh:
+        topic = await sh.create_topic("clicks", 4, configs={"retention.ms": "1000"})
+        assert [key.partition for key in topic.partition_keys()] == [0, 1, 2, 3]
+        assert len(await sh.stores.metadata.get_partitions(topic.partition_keys())) == 4
+        with pytest.raises(TopicExists):
+            await sh.create_topic("clicks", 1)
+        with pytest.raises(InvalidTopicConfig, match=r"retention\.ms"):
+            await sh.create_topic("other", 1, configs={"retention.mss": "1"})
+        await sh.delete_topic("clicks")
+        with pytest.raises(TopicNotFound):
+            await sh.topic("clicks")
+
+
+async def test_r19_write_mode_follows_diskless_enable(tmp_path: Path) -> None:
+    async with StreamHouse.open(data_dir=str(tmp_path)) as sh:
+        topic = await sh.create_topic("cheap", 1, configs={"diskless.enable": "true"})
+        assert topic.write_mode is WriteMode.LEADERLESS
+
+
+async def test_unknown_keyword_is_rejected_with_a_suggestion(tmp_path: Path) -> None:
+    with pytest.raises(UnknownSetting, match="data_dir"):
+        async with StreamHouse.open(data_dri=str(tmp_path)):
+            pass
+
+
+async def test_records_come_back_as_they_went(tmp_path: Path) -> None:
+    async with StreamHouse.open(data_dir=str(tmp_path)) as sh:
+        await sh.create_topic("orders", 3)
+        sent = await sh.produce("orders", b"v", key=b"k", headers=[("h", b"1"), ("n", None)], timestamp_ms=42)
+        assert sent.partition == partition_for_key(b"k", 3)
+        (record,) = await sh.read("orders", sent.partition, sent.offset)
+        assert (record.key, record.value, record.timestamp_ms) == (b"k", b"v", 42)
+        assert [(header.key, header.value) for header in record.headers] == [("h", b"1"), ("n", None)]
+        unkeyed = {(await sh.produce("orders", None)).partition for _ in range(3)}
+        assert unkeyed == {0, 1, 2}
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+async def test_a_batch_is_read_from_buffer_and_from_objects(tmp_path: Path, codec: Codec) -> None:
+    records = [Record(value=f"v{number}".encode(), timestamp_ms=number) for number in range(500)]
+    async with StreamHouse.open(data_dir=str(tmp_path)) as sh:
+        await sh.create_topic("t", 1)
+        await sh.produce_batch("t", 0, records, codec=codec)
+        hot = await sh.read("t", 0, 0)
+        await sh.flush()
+    async with StreamHouse.open(data_dir=str(tmp_path)) as sh:
+        cold = await sh.read("t", 0, 0)
+        first, *_ = await sh.read("t", 0, 123)
+        assert first.offset == 123
+    assert hot == cold
+    assert [record.value for record in cold] == [record.value for record in records]
+
+
+async def test_a_reader_at_the_end_waits_for_the_next_record(tmp_path: Path) -> None:
+    async with StreamHouse.open(data_dir=str(tmp_path)) as sh:
+        await sh.create_topic("t", 1)
+        assert await sh.read("t", 0, 0) == []
+        waiting = asyncio.create_task(sh.read("t", 0, 0, wait_ms=30_000))
+        await asyncio.sleep(0)
+        await sh.produce("t", b"at last")
+        assert [record.value for record in await waiting] == [b"at last"]
+        with pytest.raises(OffsetOutOfRange):
+            await sh.read("t", 0, 99)
+        with pytest.raises(PartitionNotFound, match="0 to 0"):
+            await sh.read("t", 5, 0)
+
+
+async def test_offsets_of_a_group_are_kept(tmp_path: Path) -> None:
+    async with StreamHouse.open(data_dir=str(tmp_path)) as sh:
+        await sh.create_topic("t", 2)
+        await sh.commit_offsets("billing", {("t", 0): 7, ("t", 1): 9})
+    async with StreamHouse.open(data_dir=str(tmp_path)) as sh:
+        found = await sh.committed_offsets("billing", "t")
+        assert {partition: committed.offset for partition, committed in found.items()} == {0: 7, 1: 9}
+        assert await sh.committed_offsets("nobody", "t") == {}
+
+
+async def test_r2_a_data_directory_serves_one_process(tmp_path: Path) -> None:
+    async with StreamHouse.open(data_dir=str(tmp_path)):
+        with pytest.raises(WalInUse):
+            async with StreamHouse.open(data_dir=str(tmp_path)):
+                pass
+
+
+async def test_s3_6_without_an_agent_nothing_is_led_here(tmp_path: Path) -> None:
+    async with StreamHouse.open(data_dir=str(tmp_path), embedded_agent=False) as sh:
+        await sh.create_topic("t", 1)
+        with pytest.raises(ConfigError, match="no agent"):
+            await sh.produce("t", b"v")
+
+
+async def test_a_config_change_reaches_the_running_log(tmp_path: Path) -> None:
+    async with StreamHouse.open(data_dir=str(tmp_path)) as sh:
+        topic = await sh.create_topic("t", 1)
+        await sh.produce("t", b"x" * 1000)
+        await sh.stores.metadata.alter_topic_configs(topic.topic_id, set_configs={"max.message.bytes": "500"})
+        async with asyncio.timeout(20):
+            while True:
+                try:
+                    await sh.produce("t", b"x" * 1000)
+                except LimitExceeded:
+                    break
+                await asyncio.sleep(0.01)
+
+
+async def test_a_start_that_fails_leaves_the_directory_free(tmp_path: Path) -> None:
+    async with StreamHouse.open(data_dir=str(tmp_path), agent_id="one"):
+        pass
+    with pytest.raises(DurabilityMismatch):
+        async with StreamHouse.open(data_dir=str(tmp_path), agent_id="one", durability="object"):
+            pass
+    async with StreamHouse.open(data_dir=str(tmp_path), agent_id="one") as sh:
+        await sh.create_topic("t", 1)
