@@ -9,7 +9,7 @@ VENV := .venv/bin
 ARGS ?=
 BENCH ?=
 
-.PHONY: help setup setup-services run demo test check format bench docs services-up services-down lock clean
+.PHONY: help setup setup-services run demo test test-kill check format bench docs services-up services-down lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -28,6 +28,9 @@ demo: setup ## three agents, a death and a departure, told step by step (ARGS=�
 
 test: setup-services ## every test, on a real PostgreSQL and a real S3 server (ARGS=…, S3=minio)
 	@$(VENV)/python -m pytest $(ARGS)
+
+test-kill: setup-services ## kill -9 a hundred times each, a single node and a fleet, at any point of the write path (KILLS=…)
+	@KILLS=$${KILLS:-100} $(VENV)/python -m pytest tests/e2e/test_e2e_kill.py $(ARGS)
 
 check: setup ## format, lint, types, the import contract
 	@failed=0; for step in "ruff format --check ." "ruff check ." mypy lint-imports; do \

@@ -84,7 +84,7 @@ class Producer(Client):
         self._values = self._sequence = 0
         self._waiting: list[Write] = []
         self._rng = random.Random(name)
-        self._known = False
+        self._known = self._gave_up = False
 
     async def _run(self) -> None:
         await super()._run()
@@ -108,7 +108,7 @@ class Producer(Client):
             self._known = True
         if self._waiting:
             await asyncio.sleep(_BACK_OFF_S)
-        if self._producer_id is None:
+        if self._producer_id is None or self._gave_up:
             self._waiting.clear()
 
     async def _send(self, writes: list[Write], agent: str, connection: Connection) -> None:
@@ -126,10 +126,11 @@ class Producer(Client):
 
     def _check_verdict(self, write: Write, error: Exception) -> None:
         """A sequence error on the oldest that is not acknowledged: the log has forgotten what it acknowledged."""
-        if isinstance(error, Refused) and error.error in _SEQUENCE_ERRORS and write is self._waiting[0]:
+        oldest = next(write for write in self._waiting if write.offset is None)
+        if isinstance(error, Refused) and error.error in _SEQUENCE_ERRORS and write is oldest:
             self.ledger.contradictions.append(f"{self.name}: {write.values[0]} was answered {error}")
+            self._gave_up = True
             self._stop.set()
-            self._waiting.clear()
 
     def _new_write(self) -> Write:
         values = []
