@@ -37,11 +37,11 @@ from streamhouse.log.reader.times import TimedOffset, TimeSearch
 from streamhouse.log.reader.views import PartitionView, Views
 from streamhouse.log.reader.waiting import Wakeups
 from streamhouse.log.tail import TailCache
-from streamhouse.metadata.contract import Durability, MetadataStore, PartitionState, WriteMode
+from streamhouse.metadata.contract import Durability, Entry, MetadataStore, PartitionState, WriteMode
 from streamhouse.objectstore.contract import ObjectStore
 from streamhouse.wire.buffers import byte_view
 
-_RESOLVE_ATTEMPTS: Final = 3
+_MAX_REPLACED: Final = 10  # objects that vanish one after another under one read: compaction is not that fast
 _MAX_STALLS: Final = 3
 
 
@@ -272,8 +272,8 @@ class LogReader:
 
     async def _step(self, cursor: Cursor) -> None:
         """Take from one block, or step over a range that key compaction emptied (R18)."""
-        gone: ObjectNotFound | None = None
-        for _ in range(_RESOLVE_ATTEMPTS):
+        gone: set[str] = set()
+        while True:
             entry = await self._entries.find(cursor.key, cursor.offset)
             if entry is None:
                 return  # trimmed, or not committed yet: what was learned of the partition tells which
@@ -284,9 +284,11 @@ class LogReader:
                     return
                 block = await self._objects.block(stretches[0])
             except ObjectNotFound as error:
-                gone = error
+                if entry.object_key in gone or len(gone) >= _MAX_REPLACED:
+                    raise _still_referred_to(cursor, entry, error) from error
+                gone.add(entry.object_key)
                 self.stats.resolved_again += 1
-                self._entries.forget(cursor.key)
+                self._entries.forget(cursor.key)  # R7: compaction may have replaced it; the next look is fresh
                 continue
             offset = cursor.offset
             taken = block.take(offset, cursor.room)
@@ -294,11 +296,6 @@ class LogReader:
                 self.stats.object_bytes += taken.size_bytes
                 self._ahead.stepped(cursor.key, offset, cursor.offset, taken.size_bytes)
             return
-        raise ObjectNotFound(
-            f"partition {cursor.key}, offset {cursor.offset}: {gone.message if gone else ''}, and the metadata still"
-            " refers to it",
-            hint="the object was deleted by somebody else; restore it, or trim the log past it",
-        ) from gone
 
     # What is known.
 
@@ -355,6 +352,14 @@ def _end(view: PartitionView, led: LedPartition | None) -> int:
     """A leader that was fenced and does not know it yet lies behind the metadata; a healthy one never does."""
     watermark = view.state.high_watermark
     return watermark if led is None else max(led.visible_end, watermark)
+
+
+def _still_referred_to(cursor: Cursor, entry: Entry, error: ObjectNotFound) -> ObjectNotFound:
+    return ObjectNotFound(
+        f"partition {cursor.key}, offsets {entry.base_offset} to {entry.end_offset}: {error.message}, though the"
+        " metadata refers to it",
+        hint="somebody else deleted the object; restore it, or trim the log past it",
+    )
 
 
 def _is_enough(cursors: Sequence[Cursor], allowance: Allowance, min_bytes: int) -> bool:
