@@ -212,6 +212,25 @@ async def test_r4_held_frames_of_a_partition_led_elsewhere_are_let_go_in_the_end
         assert node.wal.unsettled_bytes == 0
 
 
+async def test_r4_what_its_producer_was_refused_does_not_come_back_after_another_leader(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic()
+        (key,) = topic.partition_keys()
+        node, other = await stage.node("agent-1"), await stage.node("agent-2")
+        await node.lead(topic)
+        await acked(node.log.append(key, batch("acknowledged"), acks=1))
+        refused = node.log.append(key, batch("refused"), acks=1)
+        node.log.drop_partition(key, "the lease ran out")
+        with pytest.raises(NotLeader):
+            await refused.done
+        stage.cluster.clock.advance(40_000)
+        await other.lead(topic)
+        await acked(other.log.append(key, batch("refused"), acks=-1))
+        stage.cluster.clock.advance(40_000)
+        await node.lead(topic)
+        assert [value for _, value in await stored(stage.cluster, key)] == ["refused", "acknowledged"]
+
+
 async def test_r9_a_replayed_producer_batch_is_known_to_its_producers_retry(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:
         topic = await stage.cluster.topic()

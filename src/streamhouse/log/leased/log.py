@@ -324,6 +324,7 @@ class LeasedLog:
                     timestamp_ms=batch.timestamp_ms,
                     batch=batch.data,
                     header=batch.header,
+                    refused=not batch.acknowledged,
                 )
                 for batch in left
             ),

@@ -20,6 +20,7 @@ class ProducerLoader:
         self._asked.add(key)
         if self._call is None:
             self._call = asyncio.create_task(self._load(), name="load-producers")
+            self._call.add_done_callback(_retrieve)
         # Shielded: the others who share the call still want its answer when one of them is cancelled.
         return (await asyncio.shield(self._call))[key]
 
@@ -27,3 +28,9 @@ class ProducerLoader:
         await asyncio.sleep(0)
         keys, self._asked, self._call = sorted(self._asked), set(), None
         return await self._metadata.load_producers(keys)
+
+
+def _retrieve(call: asyncio.Task[dict[PartitionKey, list[ProducerState]]]) -> None:
+    """Everybody who asked may have been cancelled meanwhile; its failure is nobody's concern then."""
+    if not call.cancelled():
+        call.exception()

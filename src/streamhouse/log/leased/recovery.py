@@ -33,6 +33,8 @@ class HeldFrame:
     timestamp_ms: int
     batch: BytesLike
     header: BatchHeader
+    refused: bool = False
+    """Its producer was told NOT_LEADER, and will send it again elsewhere. After a crash nobody knows."""
 
     @property
     def next_offset(self) -> int:
@@ -121,7 +123,8 @@ def resubmission_id(wal_id: uuid.UUID, lsn: int) -> AppendId:
 
 
 def _may_come_back(frame: HeldFrame, *, compacted: bool, oldest_ms: int) -> bool:
-    return frame.acks == 1 and not frame.header.has_producer and not compacted and frame.timestamp_ms >= oldest_ms
+    acknowledged = frame.acks == 1 and not frame.refused
+    return acknowledged and not frame.header.has_producer and not compacted and frame.timestamp_ms >= oldest_ms
 
 
 def _check_continuous(replay: Sequence[HeldFrame], high_watermark: int, where: str) -> None:
