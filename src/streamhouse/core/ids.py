@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NewType
 
 from streamhouse.core.errors import InvalidRequest, InvalidTopicName
@@ -25,6 +25,14 @@ class PartitionKey:
 
     topic_id: TopicId
     partition: int
+    _hash: int = field(init=False, repr=False, compare=False)
+    """Every look-up on the hot path is by one of these, and a UUID takes its time to hash."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.topic_id.int, self.partition)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def __str__(self) -> str:
         return f"{topic_id_text(self.topic_id)}:{self.partition}"

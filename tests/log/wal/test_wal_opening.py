@@ -105,7 +105,7 @@ async def test_settled_files_of_an_earlier_run_are_removed_and_not_recycled(tmp_
 
 async def test_r2_two_opens_of_one_directory_are_refused(tmp_path: Path) -> None:
     async with a_wal(tmp_path):
-        with pytest.raises(WalInUse, match=rf"in use by process {os.getpid()}.*wal\.dir"):
+        with pytest.raises(WalInUse, match=rf"in use by process {os.getpid()}.*--data-dir"):
             await opened(tmp_path)
     async with a_wal(tmp_path):
         pass
