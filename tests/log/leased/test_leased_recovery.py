@@ -231,6 +231,59 @@ async def test_r4_what_its_producer_was_refused_does_not_come_back_after_another
         assert [value for _, value in await stored(stage.cluster, key)] == ["refused", "acknowledged"]
 
 
+async def test_r4_a_replay_that_is_cut_short_does_not_count_as_a_refusal(tmp_path: Path) -> None:
+    """Acknowledged from the WAL, crashed, replayed, fenced before the replay was committed: it still comes back."""
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic()
+        (key,) = topic.partition_keys()
+        down = FaultyStore(
+            stage.cluster.store, plan=ScriptedFaults([Fault.UNAVAILABLE] * 10_000), randomness=SeededRandomness(1)
+        )
+        node, other = await stage.node("agent-1", store=down), await stage.node("agent-2")
+        await node.lead(topic)
+        await acked(node.log.append(key, batch("mine"), acks=1))
+        await node.crash()
+        again = await stage.node("agent-1", store=down)
+        opening = asyncio.create_task(again.lead(topic))
+        await settle()
+        again.log.drop_partition(key, "the lease ran out")
+        with pytest.raises(NotLeader):
+            await opening
+        await again.crash()
+        third = await stage.node("agent-1")
+        stage.cluster.clock.advance(40_000)
+        await other.lead(topic)
+        await acked(other.log.append(key, batch("theirs"), acks=-1))
+        stage.cluster.clock.advance(40_000)
+        await third.lead(topic)
+        assert [value for _, value in await stored(stage.cluster, key)] == ["theirs", "mine"]
+
+
+async def test_r4_the_same_in_one_process(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic()
+        (key,) = topic.partition_keys()
+        plan = ScriptedFaults([Fault.UNAVAILABLE] * 40)
+        flaky = FaultyStore(stage.cluster.store, plan=plan, randomness=SeededRandomness(1))
+        node, other = await stage.node("agent-1", store=flaky), await stage.node("agent-2")
+        await node.lead(topic)
+        await acked(node.log.append(key, batch("mine"), acks=1))
+        node.log.drop_partition(key, "the lease ran out")
+        stage.cluster.clock.advance(40_000)
+        opening = asyncio.create_task(node.lead(topic))
+        await settle()
+        node.log.drop_partition(key, "and again")
+        with pytest.raises(NotLeader):
+            await opening
+        stage.cluster.clock.advance(40_000)
+        await other.lead(topic)
+        await acked(other.log.append(key, batch("theirs"), acks=-1))
+        stage.cluster.clock.advance(40_000)
+        plan._script.clear()
+        await node.lead(topic)
+        assert [value for _, value in await stored(stage.cluster, key)] == ["theirs", "mine"]
+
+
 async def test_r9_a_replayed_producer_batch_is_known_to_its_producers_retry(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:
         topic = await stage.cluster.topic()

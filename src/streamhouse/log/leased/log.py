@@ -324,7 +324,7 @@ class LeasedLog:
                     timestamp_ms=batch.timestamp_ms,
                     batch=batch.data,
                     header=batch.header,
-                    refused=not batch.acknowledged,
+                    refused=batch.refused,
                 )
                 for batch in left
             ),
@@ -435,6 +435,7 @@ class LeasedLog:
             waits_for_commit=False,
             done=None,
             acknowledged=self._options.durability is Durability.WAL,
+            refused=frame.refused,
         )
         self._take(partition, pending)
         partition.synced_end = partition.next_offset  # it comes from the WAL

@@ -54,6 +54,8 @@ class Pending:
     done: asyncio.Future[None] | None
     """None for a replayed batch: nobody waits."""
     acknowledged: bool = False
+    refused: bool = False
+    """Its producer was told that it was not written: now, or, of a replayed batch, by an earlier leadership."""
 
     def acknowledge(self) -> None:
         self.acknowledged = True
@@ -61,7 +63,8 @@ class Pending:
             self.done.set_result(None)
 
     def fail(self, error: Exception) -> None:
-        if self.done is not None:
+        if self.done is not None and not self.acknowledged:
+            self.refused = True
             fail(self.done, error)
 
     @property
