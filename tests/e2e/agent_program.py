@@ -127,6 +127,10 @@ class Door:
         self._traps.arm(point, count=count, signal_name=signal)
         return {}
 
+    async def op_slow_disk(self, ms: int) -> Answer:
+        self._traps.slow_disk_s = ms / 1000
+        return {}
+
     async def op_stop(self) -> Answer:
         os.kill(os.getpid(), signal.SIGTERM)
         return {}

@@ -6,19 +6,19 @@ goes wrong inside of it is told with the ends of the agents' logs.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
-from e2e_clients import Connection, Ledger, Unreachable, Write
+from e2e_clients import Connection, Ledger, Unanswered, Unreachable, Write
 from e2e_judge import StoredLog, read_logs
 from e2e_processes import AGENT_PROGRAM, STREAMHOUSE, Process, eventually
 from e2e_producers import Client, Producer, Watcher, produce_request
-from e2e_traps import SLOW_DISK_VARIABLE
 
 from streamhouse.app.stores import Stores, open_stores
 from streamhouse.core.clock import SystemClock
@@ -28,6 +28,9 @@ from streamhouse.core.settings import load_settings
 from streamhouse.metadata.contract import Lease
 from streamhouse.testing.services import S3Service
 from streamhouse.testing.services.ports import free_ports
+
+SEED: Final = int(os.environ.get("SEED") or int.from_bytes(os.urandom(4), "big"))
+"""Of what stories choose at random; the variable SEED brings the same choices again, though not the same instants."""
 
 C = TypeVar("C", bound=Client)
 
@@ -64,8 +67,10 @@ class Agent(Process):
 
     async def up(self, *, slow_disk_ms: int = 0) -> None:
         """Start it; returns when it can be asked."""
-        self.start(**{SLOW_DISK_VARIABLE: str(slow_disk_ms)})
+        self.start()
         await self.ready()
+        if slow_disk_ms:
+            await self.ask("slow_disk", ms=slow_disk_ms)
 
     async def ready(self) -> None:
         await eventually(f"{self.name} is ready", self._answers, every_s=0.03)
@@ -84,6 +89,11 @@ class Agent(Process):
             return await connection.ask(op, **fields)
         finally:
             await connection.close()
+
+    async def arm(self, point: str, *, count: int, signal_name: str) -> None:
+        """Lay a trap (e2e_traps.py). It may go off before the answer is out."""
+        with suppress(Unanswered):
+            await self.ask("trap", timeout_s=1.0, point=point, count=count, signal=signal_name)
 
     async def leads(self) -> set[tuple[str, int]]:
         """(topic, partition) of everything that it serves at this moment, by its own account."""

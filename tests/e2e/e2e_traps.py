@@ -9,6 +9,7 @@ The WAL's disk can be made slow: an acknowledgement that does not wait for it th
 from __future__ import annotations
 
 import os
+import random
 import signal
 import time
 from collections.abc import Callable
@@ -23,8 +24,6 @@ from streamhouse.objectstore.retries import RetryingStore
 
 TRAP_VARIABLE: Final = "E2E_TRAP"
 """Armed from the first moment: "point:count:signal"."""
-
-SLOW_DISK_VARIABLE: Final = "E2E_SLOW_DISK_MS"
 
 WRITE_POINTS: Final = (
     "append.after",  # queued for the WAL
@@ -47,9 +46,18 @@ RECOVERY_POINTS: Final = (
     "producers.after",  # in the middle of opening partitions
 )
 
+_MOST: Final = {"append": 40, "synced": 20, "write": 10, "rename": 1}
+
+
+def some_count(point: str, rng: random.Random) -> int:
+    """How often to let it pass: few seconds' worth of writing at most."""
+    return rng.randint(1, _MOST.get(point.partition(".")[0], 4))
+
 
 class Traps:
     def __init__(self) -> None:
+        self.slow_disk_s = 0.0
+        """What every write to the WAL takes longer."""
         self._point = ""
         self._count = 0
         self._signal = signal.SIGKILL
@@ -68,8 +76,7 @@ class Traps:
             os.kill(os.getpid(), self._signal)
 
     def install(self) -> None:
-        slow_s = int(os.environ.get(SLOW_DISK_VARIABLE, "0")) / 1000
-        self._around(LocalFile, "pwritev", "write", slow_s=slow_s)
+        self._around(LocalFile, "pwritev", "write", slow=lambda: self.slow_disk_s)
         self._around(LocalDisk, "rename", "rename")
         self._around(Wal, "append", "append")
         self._around(Wal, "settle", "settle")
@@ -80,12 +87,12 @@ class Traps:
             self._around_async(store, "load_producers", "producers")
         self._around_callbacks(Wal, "on_synced", "synced")
 
-    def _around(self, owner: type, name: str, point: str, *, slow_s: float = 0.0) -> None:
+    def _around(self, owner: type, name: str, point: str, *, slow: Callable[[], float] = lambda: 0.0) -> None:
         inner = getattr(owner, name)
 
         @wraps(inner)
         def outer(*args: Any, **kwargs: Any) -> Any:
-            time.sleep(slow_s)
+            time.sleep(slow())
             self.reached(f"{point}.before")
             result = inner(*args, **kwargs)
             self.reached(f"{point}.after")

@@ -1,8 +1,7 @@
 """kill -9 at random points of the write path, and a start on the same disk, again and again.
 
-How often: the variable KILLS for each of the two stories, else a few (`make test-kill` takes a hundred). Where: half of
-the kills come from outside at any instant, the others are trapdoors at the points where it hurts (e2e_traps.py). The
-variable SEED brings the same choices again, though not the same instants.
+How often: the variable KILLS for each of the two stories, else a few (`make test-kill` takes a hundred). Where: a third
+of the kills come from outside at any instant, the others are trapdoors at the points where it hurts (e2e_traps.py).
 """
 
 from __future__ import annotations
@@ -15,16 +14,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from e2e_fleet import SHORT_LEASES, SMALL_FILES, Agent, fleet_stage, single_stage, stop_in_order
+from e2e_fleet import SEED, SHORT_LEASES, SMALL_FILES, Agent, fleet_stage, single_stage, stop_in_order
 from e2e_judge import judge
 from e2e_processes import NotInTime
-from e2e_traps import RECOVERY_POINTS, TRAP_VARIABLE, WRITE_POINTS
+from e2e_traps import RECOVERY_POINTS, TRAP_VARIABLE, WRITE_POINTS, some_count
 
 from streamhouse.testing.services import S3Service
 
 SINGLE_KILLS = int(os.environ.get("KILLS") or 25)
 FLEET_KILLS = int(os.environ.get("KILLS") or 6)
-SEED = int(os.environ.get("SEED") or int.from_bytes(os.urandom(4), "big"))
 
 
 ANY_INSTANT = "any instant"
@@ -57,8 +55,7 @@ class Executioner:
             await agent.kill()
             self.ways[way] += 1
             return
-        most = {"append": 40, "synced": 20, "write": 10, "rename": 1}.get(way.partition(".")[0], 4)
-        await agent.ask("trap", point=way, count=self.rng.randint(1, most), signal="SIGKILL")
+        await agent.arm(way, count=some_count(way, self.rng), signal_name="SIGKILL")
         await self._dead(agent, way, patience_s=3.0)
 
     async def _dead(self, agent: Agent, way: str, *, patience_s: float) -> None:
