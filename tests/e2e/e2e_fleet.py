@@ -61,7 +61,7 @@ class Agent(Process):
             name,
             [sys.executable, str(AGENT_PROGRAM), str(self.port)],
             environment=as_environment(self.settings),
-            log_path=directory / f"{name}.log",
+            log_path=directory / f"{name}-{self.port}.log",
             working_dir=directory / name,
         )
 
@@ -148,12 +148,12 @@ class Stage(AsyncExitStack):
     def agents(self) -> list[Agent]:
         return [process for process in self.processes if isinstance(process, Agent)]
 
-    def command(self, name: str, *argv: str) -> Process:
+    def command(self, name: str, *argv: str, environment: Mapping[str, str] | None = None) -> Process:
         """The installed `streamhouse` itself."""
         process = Process(
             name,
             [str(STREAMHOUSE), *argv],
-            environment={},
+            environment=environment or {},
             log_path=self.directory / f"{name}.log",
             working_dir=self.directory,
         )
