@@ -1,0 +1,311 @@
+"""A simulated machine with an agent process on it: the real WAL, log, reader and membership on simulated ground.
+
+Put together as app/agent.py does it, with a simulated disk, a task in place of the WAL's thread, and links that
+misbehave in place of the stores' clients. A process ends by being killed, by its WAL failing, or in order; whoever
+runs the machine starts it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from streamhouse.app.ownership import LogOwner
+from streamhouse.app.requests import FlushRequests
+from streamhouse.app.topics import TopicWatch
+from streamhouse.cluster.contract import Mode
+from streamhouse.cluster.member import Member
+from streamhouse.core.errors import CorruptData, NotLeader, StreamHouseError
+from streamhouse.core.ids import PartitionKey
+from streamhouse.log.leased.log import LeasedLog
+from streamhouse.log.leased.recovery import held_by_partition
+from streamhouse.log.reader.options import ReaderOptions
+from streamhouse.log.reader.reader import LogReader
+from streamhouse.log.tail import TailCache
+from streamhouse.log.wal import TaskPump, Wal, open_wal
+from streamhouse.metadata.contract import AgentInfo, Durability
+from streamhouse.objectstore.retries import RetryingStore
+from streamhouse.testing.sim.clock import SimClock
+from streamhouse.testing.sim.disk import SimDisk
+from streamhouse.testing.sim.history import DiskLost, Taken
+from streamhouse.testing.sim.ledger import Ledger, WatchedWal
+from streamhouse.testing.sim.loop import Lane
+from streamhouse.testing.sim.metadata import process_died, remote_metadata
+from streamhouse.testing.sim.network import Weather
+from streamhouse.testing.sim.rawbytes import batches_in
+from streamhouse.testing.sim.store import RemoteStore
+
+if TYPE_CHECKING:
+    from streamhouse.testing.sim.world import World
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """A running agent's."""
+
+    wal: Wal
+    log: LeasedLog
+    reader: LogReader
+    member: Member
+    topics: TopicWatch
+    flushes: FlushRequests
+
+    async def stop(self) -> None:
+        """In order; app/agent.py's own."""
+        await self.member.stop()
+        for part in (self.flushes, self.topics, self.reader, self.log, self.wal):
+            await part.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appended:
+    base_offset: int
+    epoch: int
+    at_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trap:
+    """What happens to an agent when it next reaches a step: "sent" is just before its effect, "done" just after it."""
+
+    step: str
+    stage: str
+    springs: Callable[[], None]
+
+
+class SimAgent:
+    def __init__(self, world: World, name: str) -> None:
+        self.name = name
+        self.world = world
+        self.dice = world.dice.child(name)
+        self.clock = SimClock(
+            world.loop,
+            wall_ahead_ms=self.dice.between(-2000, 2000),
+            boot_base_ms=self.dice.below(10_000_000),
+            speed=self.dice.uniform(0.99, 1.01),
+        )
+        self.disk = SimDisk(name, self.dice.child("disk"))
+        self.metadata_weather = Weather()
+        self.store_weather = Weather(latency_ms=(2.0, 20.0), timeout_ms=700.0)
+        self.store = RemoteStore(
+            world.objects,
+            world.loop,
+            self.dice.child("store"),
+            self.store_weather,
+            name=f"{name} to objects",
+            tell=self._reaches,
+        )
+        self.sync_ms = (0.2, 2.0)
+        self.wanted = True
+        """Whether it is to be started again when it ends."""
+        self.lane: Lane | None = None
+        self.parts: Parts | None = None
+        self.runs = 0
+        self.rotten = False
+        self._ledger = Ledger()
+        self.trap: Trap | None = None
+        self._metadata = remote_metadata(
+            world.metadata,
+            world.loop,
+            self.dice.child("metadata"),
+            self.metadata_weather,
+            name=f"{name} to metadata",
+            tell=self._reaches,
+        )
+
+    @property
+    def is_running(self) -> bool:
+        return self.lane is not None
+
+    # Beginning and end of the process.
+
+    def start(self) -> None:
+        self.wanted = True
+        if self.lane is not None:
+            return
+        self.runs += 1
+        self.lane = self.world.loop.lane(f"{self.name}#{self.runs}")
+        self.world.note(f"{self.lane.name} starts")
+        self.lane.spawn(self._run(self.lane)).add_done_callback(self._started, context=self.world.loop.world.context)
+
+    def kill(self, *, power: bool = False) -> None:
+        """kill -9, or the plug pulled out of the machine."""
+        if self.lane is not None:
+            self.world.note(f"{self.lane.name} is killed" + (" by a power cut" if power else ""))
+            self.lane.kill()
+            self.lane = self.parts = None
+            self.disk.process_died()
+            process_died(self._metadata)
+        if power:
+            self.disk.power_cut()
+
+    def _reaches(self, step: str, stage: str) -> None:
+        """A point of the write path. Whatever waits for it happens as soon as this step is over."""
+        trap = self.trap
+        if trap is not None and (trap.step, trap.stage) == (step, stage):
+            self.trap = None
+            self.world.note(f"{self.name} has reached: {step} {stage}")
+            self.world.loop.world.call_later(0, trap.springs)
+
+    def lose_disk(self) -> None:
+        self.kill()
+        self.world.note(f"{self.name} loses its disk")
+        self.disk.wipe()
+        self._ledger.forget()
+        self.rotten = False
+        self.world.history.disks_lost.append(DiskLost(agent=self.name, at_ms=self.world.now_ms()))
+
+    def rot(self) -> None:
+        """Found out at the next start, or never."""
+        self.kill()
+        self.world.note(f"{self.name}: a bit rots")
+        self.disk.rot()
+        self.rotten = True
+        self.world.history.disks_lost.append(DiskLost(agent=self.name, at_ms=self.world.now_ms()))
+
+    def stop(self) -> None:
+        """SIGTERM: hand everything over, then end."""
+        self.wanted = False
+        if self.lane is not None and self.parts is not None:
+            self.world.note(f"{self.lane.name} is asked to stop")
+            self.lane.spawn(self._stop(self.lane, self.parts))
+        elif self.lane is not None:
+            self.kill()
+
+    def _ends(self, lane: Lane, why: str) -> None:
+        """The process ends by itself. Its supervisor starts it again soon."""
+        if self.lane is not lane:
+            return
+        self.world.note(f"{lane.name} ends: {why}")
+        self.kill()
+        if self.wanted:
+            delay_s = self.dice.uniform(0.1, 0.6)
+            self.world.loop.world.call_later(delay_s, lambda: self.start() if self.wanted else None)
+
+    def _started(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.world.broken = error
+
+    async def _run(self, lane: Lane) -> None:
+        try:
+            parts = await self._open(lane)
+            await parts.member.start()
+            self.parts = parts
+            self.world.note(f"{lane.name} is up")
+        except CorruptData as error:
+            if not self.rotten:
+                self.world.trouble(f"{lane.name} refuses its own WAL: {error}")
+            self.world.loop.world.call_later(0, self.lose_disk)
+            self._ends(lane, f"its WAL is damaged: {error}")
+        except StreamHouseError as error:
+            self._ends(lane, str(error))
+
+    async def _stop(self, lane: Lane, parts: Parts) -> None:
+        try:
+            await parts.stop()
+        except StreamHouseError as error:
+            self.world.note(f"{lane.name} did not stop in order: {error}")
+        self._ends(lane, "it was asked to stop")
+
+    async def _open(self, lane: Lane) -> Parts:
+        world, scenario = self.world, self.world.scenario
+        dice = self.dice.child(f"run {self.runs}")
+        wal, recovered = await open_wal(
+            self.disk,
+            clock=self.clock,
+            randomness=dice,
+            options=scenario.wal,
+            pump=TaskPump(pause=self._sync_latency),
+        )
+        wal.on_failed(lambda error: self._ends(lane, str(error)))
+        durability = scenario.durability
+        await self._metadata.bind_durability(durability, wal.wal_id if durability is Durability.WAL else None)
+        tail = TailCache(scenario.tail_bytes)
+        owner = LogOwner()
+        objects = RetryingStore(self.store, clock=self.clock, randomness=dice, policy=scenario.store_retries)
+        log = LeasedLog(
+            metadata=self._metadata,
+            store=objects,
+            wal=WatchedWal(wal, self._ledger),
+            tail=tail,
+            clock=self.clock,
+            randomness=dice,
+            options=scenario.leased,
+            on_dropped=owner.dropped,
+        )
+        wrong = self._ledger.judge((frame.lsn, frame.payload) for frame in recovered.frames())
+        if wrong and not self.rotten:
+            world.trouble(f"{lane.name}: the WAL: {'; '.join(wrong)}")
+        for key, frames in held_by_partition(recovered.frames()).items():
+            log.hold_frames(key, frames)
+        reader = LogReader(
+            metadata=self._metadata,
+            store=objects,
+            tail=tail,
+            leading=log,
+            clock=self.clock,
+            options=ReaderOptions(durability=durability),
+        )
+        member = Member(
+            metadata=self._metadata,
+            clock=self.clock,
+            randomness=dice,
+            info=AgentInfo(agent_id=self.name, incarnation=dice.uuid(), address=f"{self.name}:1"),
+            wal_id=wal.wal_id,
+            timings=scenario.timings,
+            owner=owner,
+            mode=Mode.SINGLE_NODE if durability is Durability.WAL else Mode.FLEET,
+            on_fatal=lambda error: self._ends(lane, str(error)),
+        )
+        topics = TopicWatch(metadata=self._metadata, on_changed=log.configure)
+        owner.attach(log=log, member=member, topics=topics)
+        flushes = FlushRequests(metadata=self._metadata, log=log)
+        log.start()
+        topics.start()
+        flushes.start()
+        return Parts(wal=wal, log=log, reader=reader, member=member, topics=topics, flushes=flushes)
+
+    async def _sync_latency(self) -> None:
+        self._reaches("sync", "sent")
+        await asyncio.sleep(self.dice.uniform(*self.sync_ms) / 1000)
+
+    # What clients may ask of it. Runs in the process's lane.
+
+    def leads(self, key: PartitionKey) -> bool:
+        return self.parts is not None and self.parts.log.partition(key) is not None
+
+    async def produce(self, key: PartitionKey, batch: bytes, acks: int) -> Appended | None:
+        if self.parts is None:
+            raise NotLeader(str(key), current_leader=None)
+        log = self.parts.log
+        appended = log.append(key, batch, acks=acks)
+        at_ms = self.world.now_ms()
+        partition = log.partition(key)
+        epoch = 0 if partition is None else partition.epoch
+        if not appended.duplicate:
+            self.world.history.taken.append(
+                Taken(key=(key.topic_id.hex, key.partition), epoch=epoch, agent=self.name, at_ms=at_ms)
+            )
+        if acks == 0:
+            return None
+        await appended.done
+        return Appended(base_offset=appended.base_offset, epoch=epoch, at_ms=at_ms)
+
+    async def read(self, key: PartitionKey, offset: int, max_wait_ms: int) -> list[tuple[int, str]]:
+        if self.parts is None:
+            raise NotLeader(str(key), current_leader=None)
+        result = await self.parts.reader.read(key, offset, max_bytes=2000, max_wait_ms=max_wait_ms)
+        records: list[tuple[int, str]] = []
+        for run in result.batches:
+            for batch in batches_in(bytes(run)):
+                records += ((batch.base_offset + place, value) for place, value in enumerate(batch.values))
+        return [(at, value) for at, value in records if at >= offset]
+
+    async def bring_everything_out(self) -> int:
+        """Commit all there is, let go of what can never be committed. Returns how many bytes the WAL still needs."""
+        assert self.parts is not None
+        await self.parts.log.flush()
+        await self.parts.log.sweep_held()
+        return self.parts.wal.unsettled_bytes

@@ -1,0 +1,84 @@
+"""What operators and maintenance do while others write: recreate topics, trim logs, vacuum objects, ask for flushes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from streamhouse.core.errors import StreamHouseError
+from streamhouse.metadata.contract import MetadataStore
+from streamhouse.objectstore.keys import parse
+from streamhouse.testing.sim.metadata import remote_metadata
+from streamhouse.testing.sim.network import Weather
+from streamhouse.testing.sim.scenario import Errand
+from streamhouse.testing.sim.world import World
+
+_ORPHAN_AGE_MS: Final = 300
+"""How young an object without a reference is left alone: less than a stalled writer may take, so that R6 is needed."""
+_GRACE_MS: Final = 300
+
+
+class Errands:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.dice = world.dice.child("errands")
+        self.lane = world.loop.lane("errands")
+        self.raises_horizon = True
+        self._metadata: MetadataStore = remote_metadata(
+            world.metadata, world.loop, self.dice.child("link"), Weather(), name="maintenance"
+        )
+
+    async def run(self) -> None:
+        if not self.world.scenario.errands:
+            return
+        while not self.world.over:
+            await asyncio.sleep(self.dice.uniform(0.2, 1.5))
+            errand = self.dice.pick(self.world.scenario.errands)
+            self.world.note(f"errand: {errand}")
+            try:
+                await self._do(errand)
+            except StreamHouseError as error:
+                self.world.note(f"errand failed: {error}")
+
+    async def _do(self, errand: Errand) -> None:
+        match errand:
+            case Errand.RECREATE_TOPIC:
+                await self._recreate_topic()
+            case Errand.TRIM:
+                await self._trim()
+            case Errand.VACUUM:
+                await self.vacuum()
+            case Errand.FLUSH:
+                await self._metadata.request_flush(self.dice.uuid(), self.world.keys(), ttl_ms=5000)
+
+    async def _recreate_topic(self) -> None:
+        """At one instant for producers: they know the new topic's id as soon as the old one is gone."""
+        name = self.dice.pick(sorted(self.world.topics))
+        old = self.world.topics[name]
+        await self.world.sqlite.delete_topic(old.topic_id)
+        await self.world.create_topic(name, old.partition_count)
+
+    async def _trim(self) -> None:
+        key = self.dice.pick(self.world.keys())
+        (state,) = await self._metadata.get_partitions([key])
+        offset = self.dice.between(0, state.high_watermark)
+        self.world.remember_trimmed(key, offset)
+        after = await self.world.sqlite.advance_log_start(key, offset)
+        self.world.log_starts[key] = after.log_start_offset
+
+    async def vacuum(self) -> None:
+        """R6 and R7 in small: raise the horizon, then ask what is referenced, then delete only what is older."""
+        store_ms = await self._metadata.now_ms()
+        horizon_ms = store_ms - _ORPHAN_AGE_MS
+        listed = [info.key async for info in self.world.objects.list()]
+        stamps = {name: key.created_ms for name in listed if (key := parse(name)) is not None}
+        if self.raises_horizon:
+            horizon_ms = await self._metadata.raise_gc_horizon(horizon_ms)
+        old = [name for name, created_ms in stamps.items() if created_ms < horizon_ms]
+        orphans = await self._metadata.find_unreferenced(old)
+        await self.world.objects.delete(sorted(orphans))
+        gone = [each.key for each in await self._metadata.list_dereferenced(grace_ms=_GRACE_MS, limit=1000)]
+        await self.world.objects.delete(gone)
+        await self._metadata.forget_objects(gone)
+        await self._metadata.purge_deleted_topics(limit=1000)
+        self.world.note(f"vacuum: {len(orphans)} orphans, {len(gone)} dereferenced")

@@ -1,0 +1,86 @@
+"""What a machine's WAL was given, and whether it gives the same back: judged at every start of its agent.
+
+The ledger belongs to the machine and outlives its processes, as the disk does. A frame that was reported as synced and
+never settled must come back; whatever comes back must be what was last written under its LSN (R12).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable
+from typing import Any
+from uuid import UUID
+
+from streamhouse.log.wal import Wal
+
+
+class Ledger:
+    def __init__(self) -> None:
+        self._written: dict[int, int] = {}
+        """LSN → checksum of the batch."""
+        self._synced: set[int] = set()
+        self._settled: set[int] = set()
+
+    def forget(self) -> None:
+        """The disk is gone."""
+        self.__init__()  # type: ignore[misc]
+
+    def write(self, lsn: int, batch: bytes | bytearray | memoryview) -> None:
+        """An LSN comes again only where a crash took the frame that had it."""
+        self._written[lsn] = zlib.crc32(batch)
+        self._synced.discard(lsn)
+        self._settled.discard(lsn)
+
+    def synced(self, lsn: int) -> None:
+        self._synced.update(each for each in self._written if each <= lsn)
+
+    def settled(self, lsns: Iterable[int]) -> None:
+        self._settled.update(lsns)
+
+    def judge(self, recovered: Iterable[tuple[int, bytes | memoryview]]) -> list[str]:
+        """What is wrong with what a start has found."""
+        wrong: list[str] = []
+        found: set[int] = set()
+        for lsn, batch in recovered:
+            found.add(lsn)
+            if lsn not in self._written:
+                wrong.append(f"LSN {lsn} was recovered and never written")
+            elif self._written[lsn] != zlib.crc32(batch):
+                wrong.append(f"LSN {lsn} was recovered with another batch than was written")
+        missing = sorted(self._synced - self._settled - found)
+        if missing:
+            wrong.append(f"LSNs {missing} were synced, not settled, and are gone")
+        for lsn in [lsn for lsn in self._written if lsn not in found]:
+            del self._written[lsn]
+        self._synced = found.copy()  # a recovered frame was synced before anyone relied on it
+        self._settled &= found
+        return wrong
+
+
+class WatchedWal:
+    """A WAL as the leased log sees it, with a ledger kept on the side."""
+
+    def __init__(self, wal: Wal, ledger: Ledger) -> None:
+        self._wal = wal
+        self._ledger = ledger
+        wal.on_synced(ledger.synced)
+
+    @property
+    def wal_id(self) -> UUID:
+        return self._wal.wal_id
+
+    def append(self, *, batch: bytes | bytearray | memoryview, **frame: Any) -> int:
+        lsn = self._wal.append(batch=batch, **frame)
+        self._ledger.write(lsn, batch)
+        return lsn
+
+    def has_room(self, size_bytes: int) -> bool:
+        return self._wal.has_room(size_bytes)
+
+    def on_synced(self, callback: Callable[[int], None]) -> None:
+        self._wal.on_synced(callback)
+
+    def settle(self, lsns: Iterable[int]) -> None:
+        lsns = list(lsns)
+        self._ledger.settled(lsns)
+        self._wal.settle(lsns)

@@ -1,0 +1,16 @@
+"""Deliberately broken variants of the code under test: what the simulator must be able to find.
+
+Each takes one rule of docs/safety.md out, by replacing a function for the length of a run; nothing in the product knows
+of it. A simulator that misses one of them has not proven the rule either. docs/simulation.md lists them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from streamhouse.testing.sim import mutants_log, mutants_metadata, mutants_wal
+from streamhouse.testing.sim.mutant import Mutant
+
+MUTANTS: Final[tuple[Mutant, ...]] = (*mutants_log.MUTANTS, *mutants_metadata.MUTANTS, *mutants_wal.MUTANTS)
+MOST_SEEDS: Final = 500
+"""Within so many each of them must be found."""

@@ -1,0 +1,200 @@
+"""One seed from its beginning to its verdict."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from streamhouse.cluster import assigner, ring
+from streamhouse.core.errors import StreamHouseError
+from streamhouse.metadata.contract import Durability
+from streamhouse.testing.sim.agent import SimAgent
+from streamhouse.testing.sim.checker import Anomaly, Kind, check
+from streamhouse.testing.sim.dice import Dice
+from streamhouse.testing.sim.errands import Errands
+from streamhouse.testing.sim.evidence import collect, leave_slots
+from streamhouse.testing.sim.loop import SimLoop, SimulationStuck
+from streamhouse.testing.sim.nemesis import Nemesis
+from streamhouse.testing.sim.producers import IdempotentProducer, PlainProducer
+from streamhouse.testing.sim.readers import Reader
+from streamhouse.testing.sim.replacing import replaced
+from streamhouse.testing.sim.scenario import Scenario, draw_scenario
+from streamhouse.testing.sim.world import Noted, World
+
+_SETTLE_MS: Final = 40_000
+"""How long a healed world may take for one thing. Far more than any back-off of the code under test."""
+_SLOTS: Final = 2
+_VIRTUAL_NODES: Final = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    seed: int
+    scenario: Scenario
+    anomalies: tuple[Anomaly, ...]
+    trace: str
+    """Equal for two runs of a seed, whatever the machine."""
+    steps: int
+    virtual_ms: float
+    writes: int
+    acknowledged: int
+    reads: int
+    leaderships: int
+    notes: tuple[Noted, ...]
+
+    @property
+    def passed(self) -> bool:
+        return not self.anomalies
+
+
+def run_seed(
+    seed: int,
+    *,
+    keep_notes: bool = False,
+    prepare: Callable[[World, Errands], None] = lambda world, errands: None,
+    scenario: Scenario | None = None,
+) -> Outcome:
+    """``prepare`` may meddle with the world before anything runs."""
+    scenario = scenario or draw_scenario(seed)
+    dice = Dice(seed)
+    loop = SimLoop(dice.child("loop"))
+    world = World(loop, dice.child("world"), scenario, keep_notes=keep_notes)
+    errands = Errands(world)
+    prepare(world, errands)
+    anomalies: list[Anomaly] = []
+
+    async def main() -> None:
+        async with world.sqlite:
+            leave_slots(world.sqlite, _SLOTS)
+            await _live(world, errands)
+            if world.broken is not None:
+                raise AssertionError("an agent broke") from world.broken
+            world.history.troubles += loop.complaints
+            anomalies.extend(check(world.history, collect(world.sqlite, world.objects)))
+
+    with _small_cluster():
+        try:
+            loop.simulate(main())
+        except SimulationStuck as error:
+            anomalies.append(Anomaly(kind=Kind.TROUBLE, key=None, detail=str(error)))
+    history = world.history
+    return Outcome(
+        seed=seed,
+        scenario=scenario,
+        anomalies=tuple(anomalies),
+        trace=f"{loop.trace:08x}",
+        steps=loop.steps,
+        virtual_ms=loop.now_ms(),
+        writes=len(history.writes),
+        acknowledged=sum(write.acked_ms is not None for write in history.writes),
+        reads=len(history.reads),
+        leaderships=len(history.led),
+        notes=tuple(world.notes or ()),
+    )
+
+
+async def _live(world: World, errands: Errands) -> None:
+    changes = world.loop.world.spawn(world.metadata.pass_on_changes())
+    for number, partitions in enumerate(world.scenario.topics):
+        await world.create_topic(f"topic-{number}", partitions)
+    nemesis = Nemesis(world)
+    clients = [errands.lane.spawn(errands.run())]
+    for number, plan in enumerate(world.scenario.producers):
+        producer = (
+            IdempotentProducer(world, f"p{number}", plan, producer_id=100 + number)
+            if plan.idempotent
+            else PlainProducer(world, f"p{number}", plan)
+        )
+        clients.append(producer.client.lane.spawn(producer.run()))
+    for number in range(world.scenario.readers):
+        reader = Reader(world, f"r{number}")
+        clients.append(reader.client.lane.spawn(reader.run()))
+    await nemesis.run()
+    if world.broken is not None:
+        return
+    nemesis.heal()
+    world.over = True
+    for agent in world.agents:
+        if not agent.is_running:
+            agent.start()
+        agent.wanted = True
+    done, late = await asyncio.wait(clients, timeout=2 * _SETTLE_MS / 1000)
+    if late:
+        world.trouble(f"{len(late)} clients do not come to an end")
+    for client in done:
+        client.result()
+    try:
+        await (_end_single(world) if world.scenario.durability is Durability.WAL else _end_fleet(world))
+    except SimulationStuck as error:
+        world.trouble(str(error))
+    changes.cancel()
+
+
+async def _end_single(world: World) -> None:
+    """Once more without warning; then everything that was acknowledged must come out."""
+    (agent,) = world.agents
+    agent.kill(power=True)
+    agent.start()
+    await _brings_everything_out(world, agent)
+
+
+async def _end_fleet(world: World) -> None:
+    """Every agent leads everything once, alone, so that whatever its WAL holds comes back (R4)."""
+    first, *others = world.agents
+    for agent in others:
+        agent.stop()
+    last = first
+    await _brings_everything_out(world, first)
+    for agent in others:
+        await _until(world, lambda agent=agent: not agent.is_running, f"{agent.name} stops")  # type: ignore[misc]
+        agent.start()
+        await _until(world, lambda agent=agent: agent.parts is not None, f"{agent.name} starts")  # type: ignore[misc]
+        last.stop()
+        await _brings_everything_out(world, agent)
+        last = agent
+    world.history.every_agent_led_last = True
+
+
+async def _brings_everything_out(world: World, agent: SimAgent) -> None:
+    keys = world.keys()
+    await _until(world, lambda: all(agent.leads(key) for key in keys), f"{agent.name} leads everything")
+    assert agent.lane is not None
+    try:
+        async with asyncio.timeout(_SETTLE_MS / 1000):
+            left_bytes = await agent.lane.spawn(agent.bring_everything_out())
+    except (TimeoutError, StreamHouseError) as error:
+        raise SimulationStuck(f"{agent.name} does not flush: {error!r}") from error
+    if left_bytes:
+        world.trouble(f"{agent.name} has committed everything, but {left_bytes} bytes pin its WAL")
+
+
+async def _until(world: World, condition: Callable[[], bool], what: str) -> None:
+    give_up_ms = world.now_ms() + _SETTLE_MS
+    while not condition():
+        if world.now_ms() > give_up_ms:
+            raise SimulationStuck(f"not within {_SETTLE_MS} ms: {what}; {_state_of(world)}")
+        await asyncio.sleep(0.05)
+
+
+def _state_of(world: World) -> str:
+    parts, keys = [], world.keys()
+    for agent in world.agents:
+        if agent.parts is None:
+            parts.append(f"{agent.name} is {'starting' if agent.is_running else 'down'}")
+        else:
+            led = [key.partition for key in keys if agent.leads(key)]
+            parts.append(f"{agent.name} leads {led}: {agent.parts.member.health}")
+    return "; ".join(parts)
+
+
+@contextmanager
+def _small_cluster() -> Iterator[None]:
+    """Two coordinator slots and a coarse ring: the code is the same, the seeds are many."""
+    with (
+        replaced(assigner, "COORDINATOR_SLOTS", lambda original: _SLOTS),
+        replaced(ring, "VIRTUAL_NODES", lambda original: _VIRTUAL_NODES),
+    ):
+        yield

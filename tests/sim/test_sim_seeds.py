@@ -1,0 +1,56 @@
+"""The real code under every seed of a range. A failing one is replayed with what the message says."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamhouse.testing.sim.__main__ import main
+from streamhouse.testing.sim.mutant import Mutant
+from streamhouse.testing.sim.mutants import MOST_SEEDS, MUTANTS
+from streamhouse.testing.sim.run import run_seed
+from streamhouse.testing.sim.scenario import Mischief, draw_scenario
+
+SEEDS = 300
+CHUNK = 50
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_the_real_code_passes_every_seed(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        outcome = run_seed(seed)
+        found = "\n".join(map(str, outcome.anomalies))
+        assert outcome.passed, f"replay: python -m streamhouse.testing.sim --seed {seed} --trace\n{found}"
+
+
+def test_the_seeds_meet_what_they_are_for() -> None:
+    """A pass says nothing if nothing happened: leaders change, writes are acknowledged, readers read."""
+    outcomes = [run_seed(seed) for seed in range(25)]
+    assert sum(outcome.acknowledged for outcome in outcomes) > 300
+    assert sum(outcome.reads for outcome in outcomes) > 100
+    assert sum(outcome.leaderships for outcome in outcomes) > 150
+    drawn = {mischief for seed in range(SEEDS) for mischief in draw_scenario(seed).mischief}
+    assert drawn == set(Mischief)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
+def test_every_broken_variant_is_found(mutant: Mutant) -> None:
+    """The simulator proves a rule only if it finds out when the rule is not kept."""
+    assert mutant.hunt(range(MOST_SEEDS)) is not None, f"not found within {MOST_SEEDS} seeds"
+
+
+def test_there_are_enough_broken_variants_and_each_has_its_own_name() -> None:
+    assert len(MUTANTS) >= 12
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+
+
+def test_the_command_line_tells_how_to_replay(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seeds", "3"]) == 0
+    assert capsys.readouterr().out == "3 seeds, 0 failed\n"
+    assert main(["--seed", "2", "--trace"]) == 0
+    shown = capsys.readouterr().out
+    assert "everything heals" in shown
+    assert f"trace {run_seed(2).trace}" in shown
+    assert main(["--mutants", "ack before commit"]) == 0
+    assert capsys.readouterr().out.startswith("ack before commit (acks=all): seed ")
+    with pytest.raises(SystemExit):
+        main(["--mutants", "no such thing"])
