@@ -134,3 +134,5 @@ async def test_r4_kill_9_in_a_fleet_loses_nothing_that_acks_all_acknowledged(
             f" replayed, {executioner.resubmitted} submitted again, {executioner.dropped} dropped"
         )
         assert problems == []
+        brought_back = executioner.replayed + executioner.resubmitted
+        assert brought_back, "no restart had anything to bring back: the story proves nothing"
