@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from streamhouse.testing.sim.__main__ import main
@@ -54,3 +56,9 @@ def test_the_command_line_tells_how_to_replay(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out.startswith("ack before commit (acks=all): seed ")
     with pytest.raises(SystemExit):
         main(["--mutants", "no such thing"])
+
+
+def test_the_docs_list_every_broken_variant() -> None:
+    docs = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text(encoding="utf-8")
+    for mutant in MUTANTS:
+        assert f"| {mutant.name} | {mutant.rule} | {mutant.story} |" in docs

@@ -6,16 +6,18 @@ import asyncio
 from typing import Final
 
 from streamhouse.core.errors import StreamHouseError
-from streamhouse.metadata.contract import MetadataStore
+from streamhouse.metadata.contract import MetadataStore, PartitionState
 from streamhouse.objectstore.keys import parse
+from streamhouse.testing.sim.history import Key
 from streamhouse.testing.sim.metadata import remote_metadata
 from streamhouse.testing.sim.network import Weather
 from streamhouse.testing.sim.scenario import Errand
-from streamhouse.testing.sim.world import World
+from streamhouse.testing.sim.world import World, key_of
 
 _ORPHAN_AGE_MS: Final = 300
 """How young an object without a reference is left alone: less than a stalled writer may take, so that R6 is needed."""
 _GRACE_MS: Final = 300
+_FLUSH_TTL_MS: Final = 5000
 
 
 class Errands:
@@ -49,7 +51,7 @@ class Errands:
             case Errand.VACUUM:
                 await self.vacuum()
             case Errand.FLUSH:
-                await self._metadata.request_flush(self.dice.uuid(), self.world.keys(), ttl_ms=5000)
+                await self._flush()
 
     async def _recreate_topic(self) -> None:
         """At one instant for producers: they know the new topic's id as soon as the old one is gone."""
@@ -57,6 +59,29 @@ class Errands:
         old = self.world.topics[name]
         await self.world.sqlite.delete_topic(old.topic_id)
         await self.world.create_topic(name, old.partition_count)
+
+    async def _flush(self) -> None:
+        """As Spark asks: when it is done, all that had been acknowledged is in objects, unless leaders changed."""
+        request_id, asked_ms, keys = self.dice.uuid(), self.world.now_ms(), self.world.keys()
+        await self._metadata.request_flush(request_id, keys, ttl_ms=_FLUSH_TTL_MS)
+        while self.world.now_ms() < asked_ms + _FLUSH_TTL_MS / 2:
+            await asyncio.sleep(0.1)
+            if not await self._metadata.pending_flush(request_id):
+                states = await self._metadata.get_partitions(keys)
+                self._check_flushed(asked_ms, {key_of(state.key): state for state in states})
+                return
+
+    def _check_flushed(self, asked_ms: float, states: dict[Key, PartitionState]) -> None:
+        for write in self.world.history.writes:
+            state = states.get(write.key)
+            if state is None or write.acked_ms is None or write.base_offset is None or write.acked_ms >= asked_ms:
+                continue
+            still_leads = write.epoch == state.leader_epoch or self.world.history.wal_is_durable
+            if still_leads and write.base_offset >= state.high_watermark:
+                self.world.trouble(
+                    f"a flush asked for at {asked_ms:.0f} ms is done, but {write.values[0]!r}, acknowledged at"
+                    f" {write.base_offset}, is beyond the watermark {state.high_watermark}"
+                )
 
     async def _trim(self) -> None:
         key = self.dice.pick(self.world.keys())

@@ -15,14 +15,15 @@ from streamhouse.testing.sim.agent import SimAgent
 from streamhouse.testing.sim.checker import Anomaly, Kind, check
 from streamhouse.testing.sim.dice import Dice
 from streamhouse.testing.sim.errands import Errands
-from streamhouse.testing.sim.evidence import collect, leave_slots
+from streamhouse.testing.sim.evidence import collect, leave_slots, raw_partition
+from streamhouse.testing.sim.history import Read
 from streamhouse.testing.sim.loop import SimLoop, SimulationStuck
 from streamhouse.testing.sim.nemesis import Nemesis
 from streamhouse.testing.sim.producers import IdempotentProducer, PlainProducer
 from streamhouse.testing.sim.readers import Reader
 from streamhouse.testing.sim.replacing import replaced
 from streamhouse.testing.sim.scenario import Scenario, draw_scenario
-from streamhouse.testing.sim.world import Noted, World
+from streamhouse.testing.sim.world import Noted, World, key_of
 
 _SETTLE_MS: Final = 40_000
 """How long a healed world may take for one thing. Far more than any back-off of the code under test."""
@@ -139,6 +140,7 @@ async def _end_single(world: World) -> None:
     agent.kill(power=True)
     agent.start()
     await _brings_everything_out(world, agent)
+    await _reads_everything(world, agent)
 
 
 async def _end_fleet(world: World) -> None:
@@ -156,6 +158,7 @@ async def _end_fleet(world: World) -> None:
         await _brings_everything_out(world, agent)
         last = agent
     world.history.every_agent_led_last = True
+    await _reads_everything(world, last)
 
 
 async def _brings_everything_out(world: World, agent: SimAgent) -> None:
@@ -169,6 +172,33 @@ async def _brings_everything_out(world: World, agent: SimAgent) -> None:
         raise SimulationStuck(f"{agent.name} does not flush: {error!r}") from error
     if left_bytes:
         world.trouble(f"{agent.name} has committed everything, but {left_bytes} bytes pin its WAL")
+
+
+async def _reads_everything(world: World, agent: SimAgent) -> None:
+    """Nothing moves any more: a reader gets every record from the log's start to its end, and the judge compares."""
+    assert agent.lane is not None
+    for key in world.keys():  # noqa: SIM118 - not a dictionary's
+        partition = raw_partition(world.sqlite, key_of(key))
+        assert partition is not None
+        offset = partition.log_start
+        while offset < partition.high_watermark:
+            try:
+                async with asyncio.timeout(_SETTLE_MS / 1000):
+                    records = await agent.lane.spawn(agent.read(key, offset, 0))
+            except (TimeoutError, StreamHouseError) as error:
+                raise SimulationStuck(f"offset {offset} of {key} cannot be read: {error!r}") from error
+            if not records:
+                raise SimulationStuck(f"offset {offset} of {key} is below the watermark, and a read gets nothing")
+            world.history.reads.append(
+                Read(
+                    reader=f"last reader on {agent.name}",
+                    key=key_of(key),
+                    from_offset=offset,
+                    records=tuple(records),
+                    at_ms=world.now_ms(),
+                )
+            )
+            offset = records[-1][0] + 1
 
 
 async def _until(world: World, condition: Callable[[], bool], what: str) -> None:
