@@ -16,7 +16,7 @@ from streamhouse.core.clock import Clock
 from streamhouse.core.errors import MetadataError, StoreError
 from streamhouse.core.ids import AppendId
 from streamhouse.core.randomness import Randomness
-from streamhouse.log.leased.pack import PackedObject, Placed, pack
+from streamhouse.log.leased.pack import PackedObject, Placed, packing
 from streamhouse.log.leased.partition import Chunk, Phase
 from streamhouse.metadata.contract import LeasedSlice, MetadataStore, SliceOutcome, Verdict
 from streamhouse.objectstore.contract import ObjectStore
@@ -103,6 +103,16 @@ class Committer:
             lambda: self.metadata.commit_leased(append_id, slices), MetadataError, self._note_metadata
         )
 
+    async def pack(self, large: Sequence[Chunk], small: Sequence[Chunk], *, created_ms: int) -> list[PackedObject]:
+        steps = packing(large, small, created_ms=created_ms, new_id=self.randomness.uuid)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                objects: list[PackedObject] = done.value
+                return objects
+            await asyncio.sleep(0)
+
     async def put(self, packed: PackedObject) -> None:
         await self._persist(
             lambda: self.store.put(packed.object.key, packed.buffers, accept_equal=True), StoreError, self._note_store
@@ -110,7 +120,7 @@ class Committer:
 
     async def _upload(self, large: Sequence[Chunk], small: Sequence[Chunk], *, fresh: bool = False) -> list[Placed]:
         created_ms = await self._persist(lambda: self.stamps.now_ms(fresh=fresh), MetadataError, self._note_metadata)
-        objects = pack(large, small, created_ms=created_ms, new_id=self.randomness.uuid)
+        objects = await self.pack(large, small, created_ms=created_ms)
         if len(objects) == 1:
             await self.put(objects[0])
         else:

@@ -26,7 +26,6 @@ from streamhouse.core.randomness import Randomness
 from streamhouse.log.leased.commit import Committer, FlushHealth
 from streamhouse.log.leased.flusher import Flusher
 from streamhouse.log.leased.held import HeldFrames
-from streamhouse.log.leased.pack import pack
 from streamhouse.log.leased.partition import Chunk, PartitionLog, Pending, Phase, fail, lsns_of
 from streamhouse.log.leased.plan import FlushRules
 from streamhouse.log.leased.producers import ProducerLoader
@@ -462,7 +461,7 @@ class LeasedLog:
         )
         chunk = Chunk(partition=partition, batches=[pending], size_bytes=header.size)
         created_ms = await self._committer.stamps.now_ms()
-        (packed,) = pack([], [chunk], created_ms=created_ms, new_id=self._committer.randomness.uuid)
+        (packed,) = await self._committer.pack([], [chunk], created_ms=created_ms)
         await self._committer.put(packed)
         append_id = resubmission_id(self._wal.wal_id, frame.lsn)
         (outcome,) = await self._committer.commit_slices(append_id, [packed.placed[0].slice])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from streamhouse.core.limits import MAX_BLOB_BYTES
-from streamhouse.formats.segment_v1_writer import write_segment
+from streamhouse.formats.segment_v1_writer import SegmentWriter
 from streamhouse.formats.shared_blob_v1_writer import BlobWriter
 from streamhouse.log.leased.partition import Chunk
 from streamhouse.metadata.contract import KAFKA_BATCHES, SEGMENT_V1, EntryKind, LeasedSlice, ObjectRef
@@ -16,6 +16,7 @@ from streamhouse.objectstore.keys import SegmentKey, SharedBlobKey
 from streamhouse.wire.buffers import BytesLike
 
 _JOIN_BELOW_BYTES: Final = 4096
+_STEP_BATCHES: Final = 64  # about a millisecond of work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +34,20 @@ class Placed:
     slice: LeasedSlice
 
 
-def pack(
+Packing = Generator[None, None, list[PackedObject]]
+"""Yields now and then, so that the event loop gets its turn while thousands of small batches are packed."""
+
+
+def packing(
     large: Iterable[Chunk], small: Sequence[Chunk], *, created_ms: int, new_id: Callable[[], uuid.UUID]
-) -> list[PackedObject]:
-    packed = [_segment(chunk, created_ms, new_id()) for chunk in large]
-    packed.extend(_blob(part, created_ms, new_id()) for part in _by_size(small))
+) -> Packing:
+    packed: list[PackedObject] = []
+    for chunk in large:
+        segment = yield from _segment(chunk, created_ms, new_id())
+        packed.append(segment)
+    for part in _by_size(small):
+        blob = yield from _blob(part, created_ms, new_id())
+        packed.append(blob)
     return packed
 
 
@@ -54,9 +64,15 @@ def _by_size(chunks: Sequence[Chunk]) -> list[list[Chunk]]:
     return parts
 
 
-def _segment(chunk: Chunk, created_ms: int, object_id: uuid.UUID) -> PackedObject:
+def _segment(chunk: Chunk, created_ms: int, object_id: uuid.UUID) -> Generator[None, None, PackedObject]:
     partition = chunk.partition
-    segment = write_segment(((batch.data, batch.header) for batch in chunk.batches), key=partition.key)
+    writer = SegmentWriter(key=partition.key)
+    buffers: list[BytesLike] = []
+    for number, batch in enumerate(chunk.batches, start=1):
+        buffers.extend(writer.append(batch.data, batch.header))
+        if number % _STEP_BATCHES == 0:
+            yield
+    segment = writer.finish()
     name = SegmentKey(
         log=partition.key,
         base_offset=chunk.base_offset,
@@ -66,15 +82,23 @@ def _segment(chunk: Chunk, created_ms: int, object_id: uuid.UUID) -> PackedObjec
     )
     ref = ObjectRef(key=str(name), size_bytes=segment.size, created_at_ms=created_ms)
     piece = _slice(chunk, ref, EntryKind.SEGMENT, SEGMENT_V1, 0, segment.size)
-    return PackedObject(object=ref, buffers=segment.buffers, placed=(Placed(chunk=chunk, slice=piece),))
+    return PackedObject(
+        object=ref,
+        buffers=_joined_if_small([*buffers, *segment.buffers], segment.size),
+        placed=(Placed(chunk=chunk, slice=piece),),
+    )
 
 
-def _blob(chunks: Sequence[Chunk], created_ms: int, object_id: uuid.UUID) -> PackedObject:
+def _blob(chunks: Sequence[Chunk], created_ms: int, object_id: uuid.UUID) -> Generator[None, None, PackedObject]:
     writer = BlobWriter(created_at_ms=created_ms)
+    taken = 0
     for chunk in chunks:
         body = writer.add(chunk.partition.topic, chunk.partition.key)
         for batch in chunk.batches:
             body.append(batch.data, batch.header)
+            taken += 1
+            if taken % _STEP_BATCHES == 0:
+                yield
     blob = writer.finish()
     name = SharedBlobKey(created_ms=created_ms, object_id=object_id)
     ref = ObjectRef(key=str(name), size_bytes=blob.size, created_at_ms=created_ms)
@@ -105,5 +129,5 @@ def _slice(
         byte_offset=byte_offset,
         byte_length=byte_length,
         encoding=encoding,
-        batches=tuple(batch.run for batch in chunk.batches),
+        batches=chunk.runs(),
     )

@@ -24,7 +24,7 @@ from streamhouse.core.limits import MAX_PRODUCERS_PER_PARTITION
 from streamhouse.core.topic_config import TopicConfig
 from streamhouse.formats.declared_times import declared_times_ms
 from streamhouse.log.leased.seams import LeaseGuard
-from streamhouse.metadata.contract import NO_PRODUCER, BatchRun, BatchVerdict, ProducerState
+from streamhouse.metadata.contract import BatchRun, BatchVerdict, ProducerState
 from streamhouse.metadata.dedup import ProducerWindow
 from streamhouse.wire.batch import BatchHeader
 
@@ -67,19 +67,6 @@ class Pending:
             self.refused = True
             fail(self.done, error)
 
-    @property
-    def run(self) -> BatchRun:
-        smallest_ms, largest_ms = declared_times_ms(self.header)
-        return BatchRun(
-            record_count=self.header.record_count,
-            byte_length=self.header.size,
-            min_timestamp_ms=smallest_ms,
-            max_timestamp_ms=largest_ms,
-            producer_id=self.header.producer_id if self.header.has_producer else NO_PRODUCER,
-            producer_epoch=self.header.producer_epoch,
-            base_sequence=self.header.base_sequence,
-        )
-
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Chunk:
@@ -96,6 +83,19 @@ class Chunk:
     @property
     def next_offset(self) -> int:
         return self.batches[-1].next_offset
+
+    def runs(self) -> tuple[BatchRun, ...]:
+        """What the commit lists: each producer's batches one by one, what lies between them taken together."""
+        runs: list[BatchRun] = []
+        plain = _PlainRun()
+        for batch in self.batches:
+            if batch.header.has_producer:
+                plain.close(runs)
+                runs.append(_sequence_of(batch.header))
+            else:
+                plain.add(batch.header)
+        plain.close(runs)
+        return tuple(runs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,12 +302,42 @@ class PartitionLog:
             del self._windows[next(iter(self._windows))]
 
 
+class _PlainRun:
+    """Consecutive batches without producer id, summed up: a flush may hold thousands of small ones."""
+
+    __slots__ = ("byte_length", "max_ms", "min_ms", "record_count")
+
+    def __init__(self) -> None:
+        self.record_count = self.byte_length = self.min_ms = self.max_ms = 0
+
+    def add(self, header: BatchHeader) -> None:
+        smallest_ms, largest_ms = declared_times_ms(header)
+        if self.record_count:
+            smallest_ms, largest_ms = min(smallest_ms, self.min_ms), max(largest_ms, self.max_ms)
+        self.min_ms, self.max_ms = smallest_ms, largest_ms
+        self.record_count += header.record_count
+        self.byte_length += header.size
+
+    def close(self, runs: list[BatchRun]) -> None:
+        if self.record_count:
+            runs.append(
+                BatchRun(
+                    record_count=self.record_count,
+                    byte_length=self.byte_length,
+                    min_timestamp_ms=self.min_ms,
+                    max_timestamp_ms=self.max_ms,
+                )
+            )
+            self.record_count = self.byte_length = 0
+
+
 def _sequence_of(header: BatchHeader) -> BatchRun:
+    smallest_ms, largest_ms = declared_times_ms(header)
     return BatchRun(
         record_count=header.record_count,
         byte_length=header.size,
-        min_timestamp_ms=0,
-        max_timestamp_ms=0,
+        min_timestamp_ms=smallest_ms,
+        max_timestamp_ms=largest_ms,
         producer_id=header.producer_id,
         producer_epoch=header.producer_epoch,
         base_sequence=header.base_sequence,
