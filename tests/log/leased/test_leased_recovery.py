@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
 from node import Cluster, Stage, batch, settle, values_in
 
-from streamhouse.core.errors import CorruptFrame, NotLeader
+from streamhouse.core.errors import CorruptFrame, MetadataUnavailable, NotLeader
 from streamhouse.core.ids import PartitionKey
 from streamhouse.core.randomness import SeededRandomness
 from streamhouse.formats.segment_v1_reader import read_segment
 from streamhouse.formats.shared_blob_v1 import place_slice
 from streamhouse.log.leased.log import Append
 from streamhouse.log.leased.recovery import HeldFrame, never_again, sort_frames
-from streamhouse.metadata.contract import Durability, EntryKind, EpochStart
+from streamhouse.metadata.contract import Durability, EntryKind, EpochStart, MetadataStore, SliceOutcome
 from streamhouse.objectstore.faults import Fault, FaultyStore, ScriptedFaults
 from streamhouse.wire.batch import read_header
 
@@ -282,6 +283,45 @@ async def test_r4_the_same_in_one_process(tmp_path: Path) -> None:
         plan._script.clear()
         await node.lead(topic)
         assert [value for _, value in await stored(stage.cluster, key)] == ["theirs", "mine"]
+
+
+class LosesReplies:
+    """A metadata store that does what it is asked and then, for the first commits, says that it is not there."""
+
+    def __init__(self, inner: MetadataStore, losses: int) -> None:
+        self._inner = inner
+        self._losses = losses
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def commit_leased(self, *arguments: Any) -> list[SliceOutcome]:
+        outcomes = await self._inner.commit_leased(*arguments)
+        if self._losses:
+            self._losses -= 1
+            raise MetadataUnavailable("the reply was lost")
+        return outcomes
+
+
+async def test_r5_a_resubmission_whose_reply_was_lost_moves_the_next_offset(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic()
+        (key,) = topic.partition_keys()
+        lossy = LosesReplies(stage.cluster.metadata, losses=2)
+        node, other = await stage.node("agent-1", metadata=lossy), await stage.node("agent-2")
+        await node.lead(topic)
+        await acked(node.log.append(key, batch("one"), acks=1), node.log.append(key, batch("two"), acks=1))
+        node.log.drop_partition(key, "test")
+        stage.cluster.clock.advance(40_000)
+        await other.lead(topic)
+        await acked(other.log.append(key, batch("theirs"), acks=-1))
+        stage.cluster.clock.advance(40_000)
+        await node.lead(topic)
+        append = node.log.append(key, batch("next"), acks=-1)
+        await acked(append)
+        assert append.base_offset == 3
+        values = [value for _, value in await stored(stage.cluster, key)]
+        assert values == ["theirs", "one", "two", "next"]
 
 
 async def test_r9_a_replayed_producer_batch_is_known_to_its_producers_retry(tmp_path: Path) -> None:

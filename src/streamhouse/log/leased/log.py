@@ -467,8 +467,10 @@ class LeasedLog:
         (outcome,) = await self._committer.commit_slices(append_id, [packed.placed[0].slice])
         if outcome.verdict is not Verdict.COMMITTED:
             raise NotLeader(str(partition), current_leader=None, hint=f"resubmitting was {outcome.verdict.value}")
-        if not outcome.repeated:
-            partition.next_offset = partition.high_watermark = partition.synced_end = pending.next_offset
+        # "Repeated" alone cannot tell an earlier leadership's sending from an earlier one of this very call. The place
+        # can: what an earlier leadership brought in lies below where this one began.
+        if outcome.base_offset == partition.next_offset:
+            partition.next_offset = partition.high_watermark = partition.synced_end = outcome.end_offset + 1
             self.stats.resubmitted_batches += 1
         self._held.done(partition.key, frame)
 
