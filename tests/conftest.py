@@ -5,6 +5,7 @@ A server that is missing or does not start fails the test that asked for it; not
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from streamhouse.testing.services import PostgresService, S3Service, start_postgres, start_s3
 
 STARTED: list[str] = []
+_FOR_TESTS = frozenset({"STREAMHOUSE_OXIA", "STREAMHOUSE_PURE"})
 
 
 def announce(request: pytest.FixtureRequest, line: str) -> None:
@@ -28,6 +30,14 @@ def announce(request: pytest.FixtureRequest, line: str) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for line in STARTED:
         terminalreporter.write_line(f"ran against {line}")
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A person may have exported where their own stores are (make services-up says how); no test may write there."""
+    for name in list(os.environ):
+        if name.startswith(("STREAMHOUSE_", "AWS_")) and name not in _FOR_TESTS:
+            monkeypatch.delenv(name)
 
 
 @pytest.fixture(scope="session")

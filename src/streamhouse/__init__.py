@@ -1,7 +1,4 @@
-"""StreamHouse: S3-native, Kafka-compatible event streaming in Python.
-
-    from streamhouse import StreamHouse
-"""
+"""StreamHouse: S3-native, Kafka-compatible event streaming in Python. Its API is the class ``StreamHouse``."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def _store_options(settings: Settings) -> StoreOptions:
     return StoreOptions(
         endpoint_url=store.endpoint_url,
         region=store.region,
-        path_style=store.path_style or None,  # unset: the store knows what its endpoint wants
+        path_style=store.path_style,
         access_key_id=store.access_key_id,
         secret_access_key=store.secret_access_key,
     )

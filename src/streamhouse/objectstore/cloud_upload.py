@@ -2,8 +2,10 @@
 
 obstore cannot complete a multipart upload on the condition that its key is free. So the parts gather under a staging
 key of their own (keys.py), which is then copied to the real key on that condition: on S3 a server-side copy whose
-CompleteMultipartUpload carries ``If-None-Match: *``. The real key therefore has exactly a put's promise, on any server
-that keeps it for CompleteMultipartUpload (probe.py finds out).
+CompleteMultipartUpload carries ``If-None-Match: *``. The real key therefore has a put's promise as far as the server
+keeps that condition. MinIO does (and AWS says so); SeaweedFS judges it a moment before it publishes, so that of uploads
+to one key *at the same time* several may be told that they created it. One of them is there then, whole. Our keys carry
+a UUID, so nobody races for one.
 
     threshold not reached   →  one create-only PUT at the end, nothing staged
     above                   →  parts → staged object → copy if absent → delete the staged object

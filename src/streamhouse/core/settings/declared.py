@@ -20,6 +20,7 @@ from streamhouse.core.settings.schema import (
     choice,
     directory,
     duration,
+    optional_boolean,
     optional_text,
     optional_url,
     size,
@@ -92,10 +93,9 @@ class StoreSettings:
         doc="The bucket's region. Unset: AWS_REGION, else us-east-1.",
         why="usually known to the machine already",
     )
-    path_style: bool = boolean(
-        False,
-        doc="Put the bucket into the path instead of the host name, as most S3-compatible servers want it.",
-        why="AWS wants the host name",
+    path_style: bool | None = optional_boolean(
+        doc="The bucket goes into the path instead of the host name. Unset: yes with store.endpoint_url, no on AWS.",
+        why="AWS wants the host name, most S3-compatible servers the path",
     )
     access_key_id: str | None = optional_text(
         example="AKIAIOSFODNN7EXAMPLE",

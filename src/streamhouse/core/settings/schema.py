@@ -141,6 +141,10 @@ def boolean(default: bool, *, doc: str, why: str, alias: EnvAlias | None = None)
     return cast("bool", _declare(Declaration(kind=Boolean(), default=word, doc=doc, why=why, alias=alias)))
 
 
+def optional_boolean(*, doc: str, why: str) -> bool | None:
+    return cast("bool | None", _declare(Declaration(kind=Boolean(), default=None, doc=doc, why=why)))
+
+
 def duration(
     default: str,
     *,
