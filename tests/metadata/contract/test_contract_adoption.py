@@ -224,6 +224,29 @@ async def test_r19_an_adoption_by_the_rules_of_the_other_write_mode_is_fenced(ba
     assert await backend.entries(other.topic.partition_keys()[0]) == ()
 
 
+async def test_r1_nobody_adopts_on_a_leased_partition_before_its_first_lease(backend: Backend) -> None:
+    query = Sink(backend=backend, topic=await backend.topic(partitions=1))
+    (key,) = query.topic.partition_keys()
+    await query.register(query.manifest(0, 0))
+    for epoch, base in ((0, 0), (0, None), (-1, 0), (1, 0)):
+        outcome = await backend.store.adopt_intent(query.key(), 0, epoch=epoch, base_offset=base)
+        assert (outcome.verdict, outcome.high_watermark, outcome.leader_epoch) == (Verdict.FENCED, 0, 0)
+    assert await backend.entries(key) == ()
+    await backend.lead(key)
+    outcome = await backend.store.adopt_intent(query.key(), 0, epoch=1, base_offset=0)
+    assert outcome.verdict is Verdict.COMMITTED
+
+
+async def test_r13_a_leaderless_adoption_names_neither_an_epoch_nor_a_base_offset(backend: Backend) -> None:
+    query = Sink(backend=backend, topic=await backend.topic(partitions=1, leaderless=True))
+    await query.register(query.manifest(0, 0))
+    for epoch, base in ((0, 0), (0, 1), (1, None), (1, 0)):
+        outcome = await backend.store.adopt_intent(query.key(), 0, epoch=epoch, base_offset=base)
+        assert (outcome.verdict, outcome.high_watermark) == (Verdict.FENCED, 0)
+    outcome = await backend.store.adopt_intent(query.key(), 0, epoch=0, base_offset=None)
+    assert outcome.verdict is Verdict.COMMITTED
+
+
 async def test_r6_a_registered_intent_is_adopted_whatever_the_horizon(backend: Backend) -> None:
     """Its objects are referenced; refusing them would hold the query up for ever."""
     query = await sink(backend)

@@ -106,8 +106,9 @@ class Pipeline(ABC):
         self, key: IntentKey, partition: int, *, epoch: int, base_offset: int | None
     ) -> SliceOutcome:
         """Put the partition's slices into its log as WAL entries from ``base_offset`` on, by the rules of a leased
-        commit; on a leaderless topic with ``epoch`` 0 and ``base_offset`` None, at the watermark. Marks the share in
-        the same step. Repeatable: an adopted share answers COMMITTED, ``repeated``, at its first offsets, whatever
+        commit; on a leaderless topic with ``epoch`` 0 and ``base_offset`` None, at the watermark. FENCED when asked by
+        the other write mode's rules, and on a leased partition that nobody has leased yet. Marks the share in the same
+        step. Repeatable: an adopted share answers COMMITTED, ``repeated``, at its first offsets, whatever
         the epoch and base offset asked with.
 
         Never STALE_OBJECT: the intent refers to its objects, so no horizon can have cost them, and a manifest that won

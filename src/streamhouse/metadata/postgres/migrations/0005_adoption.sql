@@ -34,8 +34,10 @@ BEGIN
     verdict := CASE
         WHEN v_share.adopted_base_offset IS NOT NULL THEN 1
         WHEN v_partition.topic_id IS NULL THEN 2
-        WHEN v_partition.log_state <> 'OPEN' OR v_partition.leader_epoch <> p_epoch
-            OR (v_partition.write_mode = 'leased' AND p_base_offset IS NULL) THEN 3
+        WHEN v_partition.log_state <> 'OPEN' OR v_partition.leader_epoch <> p_epoch THEN 3
+        -- Before the first lease nobody leads, not even epoch 0; without leaders nobody knows the watermark beforehand.
+        WHEN v_partition.write_mode = 'leased' AND (p_epoch < 1 OR p_base_offset IS NULL) THEN 3
+        WHEN v_partition.write_mode <> 'leased' AND p_base_offset IS NOT NULL THEN 3
         WHEN v_partition.high_watermark < p_base_offset THEN 5
         WHEN v_partition.high_watermark > p_base_offset THEN 6
         ELSE 0 END;
