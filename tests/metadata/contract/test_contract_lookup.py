@@ -119,6 +119,19 @@ async def test_by_time_the_first_entry_that_reaches_it_is_found(backend: Backend
     assert {stamp: await found_at(backend, led, stamp) for stamp in expected} == expected
 
 
+async def test_by_time_a_rewrite_that_finds_a_newer_record_counts_for_all_that_follows(backend: Backend) -> None:
+    led = await backend.led()
+    for at_ms in (100, 200):
+        await led.append(batch(2, at_ms=at_ms))
+    await compact(backend, led, 0, 0, records=2, max_timestamp_ms=300)
+    await led.append(batch(2, at_ms=250))
+    first, *_ = await backend.entries(led.key)
+    for timestamp_ms in (150, 250, 300):
+        assert (await backend.store.find_entry_by_timestamp(led.key, timestamp_ms)).entry == first
+    assert (await backend.store.find_entry_by_timestamp(led.key, 301)).entry is None
+    assert (await backend.store.find_max_timestamp_entry(led.key)).entry == first
+
+
 async def test_by_time_out_of_order_timestamps_are_searched_in_offset_order(backend: Backend) -> None:
     led = await stamped(backend, 100, 50, 200, 150, 200, 400, 10)
     expected = {1: 0, 60: 0, 100: 0, 101: 4, 150: 4, 200: 4, 201: 10, 400: 10, 401: None}

@@ -59,6 +59,13 @@ INSERT INTO entries (
 )
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
 """
+_RAISE_RUNNING_MAX: Final = """
+UPDATE entries SET running_max_timestamp = $4
+WHERE topic_id = $1 AND partition_id = $2 AND end_offset > $3 AND running_max_timestamp < $4
+"""
+_RAISE_MAX: Final = """
+UPDATE partitions SET max_timestamp = $3 WHERE topic_id = $1 AND partition_id = $2 AND max_timestamp < $3
+"""
 _MOVE_CURSOR: Final = """
 UPDATE partitions SET last_compaction_id = $3,
     compaction_cursor = CASE WHEN compaction_cursor BETWEEN $4 AND $5 THEN $5 ELSE compaction_cursor END
@@ -192,6 +199,10 @@ async def _replace(connection: Connection, compaction: Compaction) -> None:
     dropped = await connection.fetch(_DROP_SOURCES, *_where(key), target.base_offset, target.end_offset)
     # The last source's running maximum counts everything before it, so it is the target's too.
     running = max(row["running_max_timestamp"] for row in dropped)
+    if target.max_timestamp_ms > running:
+        # The rewrite found a newer record than its sources declared: keep the running maximum running.
+        await connection.execute(_RAISE_RUNNING_MAX, *_where(key), target.end_offset, target.max_timestamp_ms)
+        await connection.execute(_RAISE_MAX, *_where(key), target.max_timestamp_ms)
     await connection.execute(
         _INSERT_TARGET,
         *_where(key),
