@@ -139,3 +139,19 @@ async def test_r20_completion_needs_a_target_that_is_still_registered(backend: B
     with pytest.raises(TransferConflict):
         await story.complete()
     assert (await backend.store.list_leases(keys=[story.key]))[0].agent_id == "sender"
+
+
+@pytest.mark.parametrize("kind", ["partition", "slot"])
+async def test_r2_completion_gives_no_endless_lease_where_the_store_is_not_bound_to_a_wal(
+    backend: Backend, kind: str
+) -> None:
+    story = await handover(backend, SlotKey(3) if kind == "slot" else None)
+    await story.initiate()
+    await story.accept()
+    with pytest.raises(TransferConflict):
+        await backend.store.complete_transfer(
+            story.transfer_id, holder=story.sender, next_offset=0, ttl_ms=None, liveness_timeout_ms=LIVENESS_MS
+        )
+    (lease,) = await backend.store.list_leases(keys=[story.key])
+    assert lease.agent_id == story.sender.agent_id
+    assert (await story.complete()).expires_at_ms == backend.now_ms + TTL_MS

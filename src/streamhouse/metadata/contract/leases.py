@@ -192,7 +192,8 @@ class Leases(ABC):
         and still the incarnation that accepted) that makes the target the holder, epoch + 1, with a history row (R20).
 
         ``next_offset`` is ignored for a slot. Repeating a completed one returns the target's lease as it stands.
-        Raises TransferNotFound, NotLeader (the epoch moved on), TransferConflict (anything else; it says what).
+        Raises TransferNotFound, NotLeader (the epoch moved on), TransferConflict (anything else; it says what), also
+        where ``acquire_leases`` would raise DurabilityMismatch: another WAL, or no expiry on a store not bound to one.
         """
 
     @abstractmethod

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from streamhouse.core.errors import (
     AgentNotFound,
+    DurabilityMismatch,
     InvalidRequest,
     NotLeader,
     TransferConflict,
@@ -79,6 +80,7 @@ UPDATE coordinator_slots SET leader_agent_id = $2, incarnation = $3, wal_id = $4
     acquired_at = sh_now_ms(), lease_expires_at = sh_lease_expiry(sh_now_ms(), $5)
 WHERE slot = $1
 """
+_CHECK_BINDING: Final = "SELECT sh_check_binding($1, $2, $3)"
 _NOTIFY: Final = "SELECT sh_notify_name('transfers', $1)"
 
 
@@ -174,13 +176,17 @@ class PostgresTransfers(Leases):
             transfer = _to_transfer(row)
             if transfer.state is not TransferState.COMPLETED:
                 await _check_completion(connection, row, lease, holder, next_offset, liveness_timeout_ms)
+                await connection.execute(_CHECK_BINDING, transfer.to_agent, row["target_wal_id"], ttl_ms)
                 await _hand_over(connection, row, next_offset, ttl_ms)
             answer = await read_leases(connection, keys=[key])
             if not answer:
                 raise NotLeader(str(key), current_leader=None)
             return answer[0]
 
-        return await self._database.transact(work)
+        try:
+            return await self._database.transact(work)
+        except DurabilityMismatch as mismatch:
+            raise TransferConflict(mismatch.message) from mismatch
 
     async def list_transfers(self, *, agent_id: str | None = None, open_only: bool = True) -> list[Transfer]:
         rows = await self._database.fetch(
@@ -253,9 +259,6 @@ async def _check_completion(
             f"the watermark of {transfer.key} is {lease['high_watermark']}, not {next_offset}: "
             "what the sender has taken is not all committed"
         )
-    bound = await connection.fetchrow("SELECT durability, wal_id FROM store_info")
-    if bound is not None and bound["durability"] == "wal" and bound["wal_id"] != row["target_wal_id"]:
-        raise TransferConflict(f"{transfer.key} belongs to WAL {bound['wal_id']}; {transfer.to_agent} writes another")
     alive = await connection.fetchval(
         """SELECT EXISTS (SELECT 1 FROM agents
                           WHERE agent_id = $1 AND incarnation = $2 AND last_heartbeat >= (SELECT sh_now_ms()) - $3)""",
