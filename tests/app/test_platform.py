@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from streamhouse.core.errors import (
     LimitExceeded,
     OffsetOutOfRange,
     PartitionNotFound,
+    StoreDenied,
     TopicExists,
     TopicNotFound,
     UnknownSetting,
@@ -140,3 +142,20 @@ async def test_a_start_that_fails_leaves_the_directory_free(tmp_path: Path) -> N
             pass
     async with StreamHouse.open(data_dir=str(tmp_path), agent_id="one") as sh:
         await sh.create_topic("t", 1)
+
+
+async def test_wrong_s3_credentials_show_before_anything_is_created(tmp_path: Path, s3_service: Any) -> None:
+    options = {
+        "data_dir": str(tmp_path),
+        "metadata_url": f"sqlite://{tmp_path}/metadata.db",
+        "store_url": f"s3://{s3_service.create_bucket()}/x",
+        "store_endpoint_url": s3_service.endpoint_url,
+        "store_region": s3_service.region,
+        "store_access_key_id": s3_service.access_key,
+    }
+    with pytest.raises(StoreDenied):
+        async with StreamHouse.open(**options, store_secret_access_key="wrong"):
+            pass
+    async with StreamHouse.open(**options, store_secret_access_key=s3_service.secret_key) as sh:
+        assert await sh.topics() == []
+        assert await sh.stores.metadata.list_agents() != []

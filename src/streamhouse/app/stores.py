@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import InvalidSetting
@@ -17,7 +18,10 @@ from streamhouse.metadata.opening import open_metadata
 from streamhouse.objectstore.contract import ObjectStore
 from streamhouse.objectstore.metering import Meter, MeteredStore
 from streamhouse.objectstore.opening import StoreOptions, open_store
+from streamhouse.objectstore.probe import check_store
 from streamhouse.objectstore.retries import RetryingStore, RetryPolicy
+
+_REMOTE: Final = frozenset({"s3", "gs", "az"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +53,9 @@ async def open_stores(settings: Settings, *, clock: Clock, randomness: Randomnes
                 deadline_ms=settings.store.retry_deadline_ms, attempt_timeout_ms=settings.store.request_timeout_ms
             ),
         )
+        if scheme_of(settings.store.url) in _REMOTE:
+            # Wrong credentials or a server without create-only puts show here, before anything is written elsewhere.
+            await check_store(bare, clock=clock, randomness=randomness)
         yield Stores(metadata=metadata, objects=objects, meter=meter)
 
 
