@@ -325,7 +325,13 @@ def _stale_leaders(history: History) -> Iterator[Anomaly]:
     for taken in history.taken:
         if any(at_ms <= taken.at_ms <= at_ms + STORE_CLOCK_GRACE_MS for at_ms in history.store_clock_set_ms):
             continue
-        later = [led for led in begun[taken.key] if led.epoch > taken.epoch and led.at_ms < taken.at_ms]
+        # A new run of the same agent takes over at once, without waiting for the old one's deadline: the WAL's lock has
+        # made sure that the old one is dead. If it is not dead in the network yet, it is fenced.
+        later = [
+            led
+            for led in begun[taken.key]
+            if led.epoch > taken.epoch and led.at_ms < taken.at_ms and led.agent != taken.agent
+        ]
         if later:
             yield Anomaly(
                 kind=Kind.STALE_LEADER,
