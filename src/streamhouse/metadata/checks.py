@@ -177,6 +177,11 @@ def check_group(group_id: str, payload: bytes = b"", offsets: Sequence[OffsetCom
         check_text(commit.metadata, "offset metadata", most=limits.MAX_OFFSET_METADATA_BYTES, may_be_empty=True)
 
 
+def check_group_counts(group_id: str, *, generation: int, member_count: int) -> None:
+    if generation < 0 or member_count < 0:
+        raise InvalidRequest(f"group {group_id[:64]!r} at generation {generation} with {member_count} members")
+
+
 def check_fence(group_id: str, fence: SlotFence) -> None:
     """A fence that is not the group's own slot would let a coordinator write that nobody can fence off (R1)."""
     if fence.slot != slot_of(group_id):

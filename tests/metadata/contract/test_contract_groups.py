@@ -79,6 +79,15 @@ async def test_a_lower_generation_is_a_conflict(backend: Backend) -> None:
     assert await backend.store.get_group(GROUP) == saved
 
 
+async def test_a_group_of_fewer_than_no_members_or_generations_is_refused(backend: Backend) -> None:
+    fence = await coordinate(backend)
+    for generation, members in ((-1, 0), (0, -1), (-(2**31), 1)):
+        with pytest.raises(InvalidRequest):
+            await save(backend, fence, generation=generation, members=members)
+    assert await backend.store.list_groups() == []
+    assert (await save(backend, fence, generation=0, members=0)).generation == 0
+
+
 async def test_an_unknown_group(backend: Backend) -> None:
     with pytest.raises(GroupNotFound):
         await backend.store.get_group("nobody")

@@ -74,7 +74,7 @@ class Groups(ABC):
         self, group_id: str, fence: SlotFence, *, generation: int, member_count: int, payload: bytes
     ) -> Group:
         """Create or replace. Raises StaleEpoch (the slot's epoch is not the fence's), Conflict (a lower generation than
-        the stored one), LimitExceeded (payload, group id).
+        the stored one), LimitExceeded (payload, group id), InvalidRequest (a generation or member count below 0).
         """
 
     @abstractmethod

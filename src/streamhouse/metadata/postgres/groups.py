@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from streamhouse.core.errors import Conflict, GroupNotEmpty, GroupNotFound, InvalidRequest, StaleEpoch
+from streamhouse.core.errors import Conflict, GroupNotEmpty, GroupNotFound, StaleEpoch
 from streamhouse.core.ids import PartitionKey
 from streamhouse.metadata import checks
 from streamhouse.metadata.contract import CommittedOffset, Group, Groups, OffsetCommit, SlotFence, SlotKey, slot_of
@@ -51,8 +51,7 @@ class PostgresGroups(Groups):
     ) -> Group:
         checks.check_group(group_id, payload)
         checks.check_fence(group_id, fence)
-        if member_count < 0:
-            raise InvalidRequest(f"group {group_id} with {member_count} members")
+        checks.check_group_counts(group_id, generation=generation, member_count=member_count)
 
         async def work(connection: Connection) -> Group:
             await connection.execute("SELECT sh_check_slot($1, $2)", fence.slot.slot, fence.epoch)

@@ -215,6 +215,7 @@ class GroupCalls(Shell):
     ) -> Group:
         checks.check_group(group_id, payload)
         checks.check_fence(group_id, fence)
+        checks.check_group_counts(group_id, generation=generation, member_count=member_count)
         return await self._write(
             save_group, group_id, fence, generation=generation, member_count=member_count, payload=payload
         )
