@@ -141,6 +141,29 @@ async def test_a_file_that_is_not_ours_is_refused_and_not_touched(
     assert names_in(tmp_path) == ["metadata.db"]
 
 
+def damage_schema(path: Path) -> None:
+    """SQLite quotes the broken name in its message, which is then no UTF-8 either."""
+    with sqlite3.connect(path) as raw:
+        raw.execute("PRAGMA writable_schema = ON")
+        raw.execute("UPDATE sqlite_master SET name = CAST(x'ff41' AS TEXT), sql = 'nonsense' WHERE name = 'topics'")
+        raw.execute("PRAGMA schema_version = 9999")
+    raw.close()
+
+
+@pytest.mark.parametrize("threads", [True, False])
+async def test_damage_that_is_not_even_text_is_told_as_damage(tmp_path: Path, threads: bool) -> None:
+    path = tmp_path / "metadata.db"
+    async with new_store(path, threads=threads) as store:
+        await create(store, "orders")
+        damage_schema(path)
+        for call in (store.list_topics, lambda: create(store, "other")):
+            with pytest.raises(MetadataError, match="is damaged") as caught:
+                await call()
+            assert str(path) in caught.value.message
+    with pytest.raises(MetadataError, match="is damaged"):
+        await new_store(path, threads=threads).open()
+
+
 @pytest.mark.parametrize("threads", [True, False])
 async def test_a_missing_directory_is_named_and_not_made(tmp_path: Path, threads: bool) -> None:
     with pytest.raises(MetadataError, match=r"there is no directory .*nowhere"):

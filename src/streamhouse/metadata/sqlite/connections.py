@@ -12,6 +12,9 @@ from streamhouse.core.limits import MIB
 
 MEMORY: Final = ":memory:"
 
+FAILURES: Final = (sqlite3.Error, UnicodeDecodeError)
+"""What a statement raises. The latter when the message about a damaged page quotes bytes of it that are no text."""
+
 _OLDEST_SQLITE: Final = (3, 35, 0)  # RETURNING; generated columns and upserts are older
 _STATEMENT_CACHE: Final = 512  # more than the backend has, so that each is prepared once per connection
 _LARGEST_IDLE_LOG_BYTES: Final = 64 * MIB  # what one huge transaction made of the log is given back afterwards
@@ -37,7 +40,7 @@ def connect(path: str, *, busy_timeout_ms: int, read_only: bool = False) -> sqli
     except BaseException as error:
         if connection is not None:
             connection.close()
-        if isinstance(error, sqlite3.Error):
+        if isinstance(error, FAILURES):
             raise translated(error, path) from error
         raise
     return connection
@@ -84,8 +87,10 @@ def _check_ours(connection: sqlite3.Connection, path: str) -> None:
         )
 
 
-def translated(error: sqlite3.Error, path: str) -> StreamHouseError:
+def translated(error: sqlite3.Error | UnicodeDecodeError, path: str) -> StreamHouseError:
     """What went wrong, with the path and what to do."""
+    if isinstance(error, UnicodeDecodeError):
+        return MetadataError(f"the metadata in {path} is damaged: {error}", hint="restore the file from a backup")
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the high bits only refine it
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL):
         return Busy(f"the metadata in {path} is locked by another process: {error}")

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 from streamhouse.core.errors import MetadataError
 from streamhouse.metadata.contract import Change
 from streamhouse.metadata.sqlite.clock import StoreClock
-from streamhouse.metadata.sqlite.connections import MEMORY, connect, translated
+from streamhouse.metadata.sqlite.connections import FAILURES, MEMORY, connect, translated
 from streamhouse.metadata.sqlite.transactions import Job, Refused, Tx, run_jobs, run_read
 
 T = TypeVar("T")
@@ -208,6 +208,6 @@ class ThreadedEngine(Engine):
 def _data_version(connection: sqlite3.Connection, where: str) -> int:
     try:
         (version,) = connection.execute("PRAGMA data_version").fetchone()
-    except sqlite3.Error as error:
+    except FAILURES as error:
         raise translated(error, where) from error
     return int(version)

@@ -10,7 +10,7 @@ from uuid import UUID
 from streamhouse.core.errors import MetadataError
 from streamhouse.metadata.migrations import load_migrations, pending_migrations
 from streamhouse.metadata.sqlite.clock import StoreClock
-from streamhouse.metadata.sqlite.connections import translated
+from streamhouse.metadata.sqlite.connections import FAILURES, translated
 
 MIGRATIONS: Final = load_migrations("streamhouse.metadata.sqlite")
 SCHEMA_VERSION: Final = MIGRATIONS[-1].version
@@ -29,7 +29,7 @@ def migrate(connection: sqlite3.Connection, clock: StoreClock, cluster_id: UUID,
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
-    except sqlite3.Error as error:
+    except FAILURES as error:
         raise translated(error, where) from error
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, TypeVar
 from streamhouse.core.errors import InvalidRequest, MetadataError, StreamHouseError
 from streamhouse.metadata.contract import Change
 from streamhouse.metadata.sqlite.clock import StoreClock
-from streamhouse.metadata.sqlite.connections import Busy, translated
+from streamhouse.metadata.sqlite.connections import FAILURES, Busy, translated
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -121,7 +121,7 @@ def run_jobs(connection: sqlite3.Connection, clock: StoreClock, jobs: Sequence[J
         _run_together(connection, clock, jobs)
     except Exception as error:
         failure: Exception = error
-        if isinstance(error, sqlite3.Error):
+        if isinstance(error, FAILURES):
             failure = translated(error, where)
             failure.__cause__ = error
         if len(jobs) > 1 and not isinstance(failure, Busy):
@@ -143,7 +143,7 @@ def run_read(connection: sqlite3.Connection, clock: StoreClock, step: Callable[[
         finally:
             if connection.in_transaction:
                 connection.execute("COMMIT")
-    except sqlite3.Error as error:
+    except FAILURES as error:
         raise translated(error, where) from error
     except (OverflowError, UnicodeEncodeError) as error:
         raise _unstorable(error) from error
@@ -171,7 +171,7 @@ def _run_one(connection: sqlite3.Connection, now_ms: int, job: Job[Any]) -> None
     connection.execute("SAVEPOINT job")
     try:
         result = job.step(tx)
-    except sqlite3.Error:
+    except FAILURES:
         raise
     except (OverflowError, UnicodeEncodeError) as error:
         job.error = _unstorable(error)
