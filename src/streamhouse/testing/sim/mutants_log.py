@@ -97,6 +97,18 @@ def _comes_back_under_a_new_id(stack: ExitStack, world: World, errands: Errands)
     )
 
 
+def _gives_offsets_twice(stack: ExitStack, world: World, errands: Errands) -> None:
+    def make(original: Any) -> Any:
+        async def resubmit(self: LeasedLog, partition: PartitionLog, frame: Any) -> None:
+            before = (partition.next_offset, partition.high_watermark, partition.synced_end)
+            await original(self, partition, frame)
+            partition.next_offset, partition.high_watermark, partition.synced_end = before
+
+        return resubmit
+
+    stack.enter_context(replaced(LeasedLog, "_resubmit", make))
+
+
 def _repacks_after_doubt(stack: ExitStack, world: World, errands: Errands) -> None:
     """ "The commit failed, so the batches are not in the log": put them at its end, under a new id."""
 
@@ -255,6 +267,14 @@ MUTANTS = (
         story="a frame is submitted again under a fresh append id each time",
         shows_as=frozenset({Kind.DUPLICATED}),
         breaks=_comes_back_under_a_new_id,
+        applies=_provisional,
+    ),
+    Mutant(
+        name="offsets given twice",
+        rule="R4",
+        story="what came back does not move the next offset, and the next write gets the same one",
+        shows_as=frozenset({Kind.LOST, Kind.WRONG_OFFSET, Kind.UNSTABLE_READ, Kind.TROUBLE}),
+        breaks=_gives_offsets_twice,
         applies=_provisional,
     ),
     Mutant(
