@@ -355,3 +355,13 @@ async def test_many_take_overs_share_one_look_at_the_producers(tmp_path: Path) -
         await asyncio.gather(*(new.lead(topic, key.partition) for key in topic.partition_keys()))
         for key in topic.partition_keys():
             assert new.log.append(key, batch("a", producer=(9, 0, 0)), acks=-1).duplicate
+
+
+async def test_a_flush_of_a_partition_that_is_not_led_here_is_refused(tmp_path: Path) -> None:
+    """Else a flush request would be answered "done" while its records are held in the WAL."""
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(partitions=2), await stage.node()
+        await node.lead(topic, 0)
+        with pytest.raises(NotLeader):
+            await node.log.flush(topic.partition_keys())
+        await node.log.flush()

@@ -260,11 +260,9 @@ class LeasedLog:
     async def flush(self, keys: Sequence[PartitionKey] | None = None) -> None:
         """Everything appended so far, of these partitions or all, is committed when this returns.
 
-        Raises NotLeader if a leadership ends first.
+        Raises NotLeader for a partition that was named and is not led here, and if a leadership ends first.
         """
-        wanted = [
-            self._partitions[key] for key in (self._partitions if keys is None else keys) if key in self._partitions
-        ]
+        wanted = list(self._partitions.values()) if keys is None else [self._led(key) for key in keys]
         waits = []
         for partition in wanted:
             waits.append(partition.wait_committed(partition.next_offset))
@@ -280,9 +278,7 @@ class LeasedLog:
 
     async def wait_visible(self, key: PartitionKey, beyond_offset: int) -> None:
         """Returns once a record at ``beyond_offset`` can be read here. Raises NotLeader. Cancel it to give up."""
-        partition = self._partitions.get(key)
-        if partition is None:
-            raise NotLeader(str(key), current_leader=None)
+        partition = self._led(key)
         future = partition.wait_visible(beyond_offset)
         if partition.wanted:
             self._flusher.wake()
@@ -296,9 +292,7 @@ class LeasedLog:
 
         Raises NotLeader if the leadership ends before.
         """
-        partition = self._partitions.get(key)
-        if partition is None:
-            raise NotLeader(str(key), current_leader=None)
+        partition = self._led(key)
         partition.phase = Phase.CLOSING
         await self.flush([key])
         return partition.next_offset
@@ -353,6 +347,12 @@ class LeasedLog:
         self._on_dropped(chunk.partition.key, reason)
 
     # Inside.
+
+    def _led(self, key: PartitionKey) -> PartitionLog:
+        partition = self._partitions.get(key)
+        if partition is None:
+            raise NotLeader(str(key), current_leader=None)
+        return partition
 
     def _take(self, partition: PartitionLog, pending: Pending) -> None:
         partition.take(pending)
