@@ -8,12 +8,20 @@ import pytest
 from builders import batch, compaction_of, intent, intent_slice, leaderless_slice, leased_slice
 from harness import Backend
 
-from streamhouse.core.errors import NotFound, PartitionNotFound, TopicNotFound, TransferConflict, TransferNotFound
+from streamhouse.core.errors import (
+    NotFound,
+    PartitionNotFound,
+    TopicExists,
+    TopicNotFound,
+    TransferConflict,
+    TransferNotFound,
+)
 from streamhouse.core.ids import TopicId
 from streamhouse.metadata.contract import (
     AcquireVerdict,
     HeldLease,
     IntentKey,
+    NewTopic,
     OffsetCommit,
     ScanRange,
     Verdict,
@@ -212,6 +220,25 @@ async def test_r7_entries_of_a_deleted_topic_hold_their_objects_until_purged(bac
     found = await backend.store.list_dereferenced(grace_ms=0, limit=10)
     assert {one.key for one in found} == {ref.key for ref in refs}
     assert all(one.dereferenced_at_ms == backend.now_ms - 1 for one in found)
+
+
+async def test_r19_a_deleted_topic_s_id_is_refused_while_its_entries_are_left(backend: Backend) -> None:
+    """A creation sent again late must not revive the topic at offset 0 beside what its first life wrote."""
+    new = NewTopic(topic_id=TopicId(backend.uuid()), name="orders", partition_count=1, configs={})
+    (key,) = (await backend.store.create_topic(new)).partition_keys()
+    lease = await backend.lead(key)
+    piece = leased_slice(key, backend.object(), batch(3), epoch=lease.epoch, base=0)
+    await backend.store.commit_leased(backend.append_id(), [piece])
+    await backend.store.delete_topic(new.topic_id)
+    for name in ("orders", "renamed"):
+        with pytest.raises(TopicExists, match="deleted"):
+            await backend.store.create_topic(dataclasses.replace(new, name=name))
+    assert await backend.store.list_topics() == []
+    assert await backend.store.purge_deleted_topics(limit=10) == 1
+    await backend.store.create_topic(new)
+    state = await backend.state(key)
+    assert (state.high_watermark, await backend.entries(key)) == (0, ())
+    assert state.leader_epoch > lease.epoch
 
 
 async def test_purging_leaves_living_topics_alone(backend: Backend) -> None:

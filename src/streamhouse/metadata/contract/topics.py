@@ -80,8 +80,10 @@ class Topics(ABC):
 
         A partition's leader epoch goes on from what the name's lease rows last held, so that an epoch never goes back
         even for a recreated name; its GC horizon starts at the store-wide one.
-        Repeating it with the same ``topic_id`` returns the topic as it stands.
-        Raises TopicExists (another id under that name), InvalidTopicName, InvalidPartitions, InvalidRequest.
+        Repeating it with the same ``topic_id`` returns the topic as it stands. The id of a deleted topic is refused
+        while entries of it are left, under whatever name: a repeat that arrives late must not set a log at offset 0
+        beside them (R19). Once all are purged nothing of its first life is known any more, and the id is free again.
+        Raises TopicExists (another id under that name, or that), InvalidTopicName, InvalidPartitions, InvalidRequest.
         """
 
     @abstractmethod

@@ -29,6 +29,7 @@ VALUES ($1, $2, $3, $4, $5::text::jsonb, sh_now_ms(), 1)
 ON CONFLICT DO NOTHING
 RETURNING {TOPIC_COLUMNS}
 """
+_HAS_ENTRIES: Final = "SELECT EXISTS (SELECT 1 FROM entries AS e WHERE e.topic_id = $1)"
 _NOTIFY: Final = "SELECT sh_notify_name('topics', $1)"
 
 # What a deletion takes along, in the order of locks: partitions, then lease rows, then the rest.
@@ -88,6 +89,11 @@ class PostgresTopics(Topics):
                 if mine is None:
                     raise TopicExists(f"topic {new.name} exists already")
                 return to_topic(mine)
+            if await connection.fetchval(_HAS_ENTRIES, new.topic_id):
+                raise TopicExists(
+                    f"topic id {new.topic_id} belongs to a deleted topic whose entries are not purged yet",
+                    hint="create it under a new id",
+                )
             await connection.execute("SELECT sh_add_partitions($1, 0, $2)", new.topic_id, new.partition_count)
             await connection.execute(_NOTIFY, new.name)
             return to_topic(inserted)

@@ -53,6 +53,11 @@ def create_topic(tx: Tx, new: NewTopic) -> Topic:
         return standing
     if tx.value("SELECT 1 FROM topics WHERE name = ?", (new.name,)):
         raise TopicExists(f"there is a topic {new.name} already")
+    if tx.value("SELECT 1 FROM entries WHERE topic_id = ? LIMIT 1", (new.topic_id.bytes,)):
+        raise TopicExists(
+            f"topic id {new.topic_id} belongs to a deleted topic whose entries are not purged yet",
+            hint="create it under a new id",
+        )
     tx.run(
         "INSERT INTO topics (topic_id, name, partition_count, write_mode, config, created_at, version) "
         "VALUES (?, ?, ?, ?, ?, ?, 1)",
