@@ -125,6 +125,10 @@ class Maintenance(ABC):
         it, then drop the entries wholly below it, dereferencing their objects. A compaction cursor left below the first
         entry follows to its base (to the watermark when none is left): compaction begins exactly there. Raises
         PartitionNotFound.
+
+        All but the dropping is one step. That takes as many bounded ones as the log is long, others' writes going on
+        between them; what is not dropped yet is absent already for every lookup, scan and compaction. A call that was
+        interrupted is finished by any later one, also by one that finds the log start at its place.
         """
 
     @abstractmethod

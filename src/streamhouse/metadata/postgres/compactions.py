@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -24,6 +25,9 @@ from streamhouse.metadata.contract import (
 from streamhouse.metadata.postgres.database import Connection, Database, Row
 from streamhouse.metadata.postgres.rows import PARTITION_COLUMNS, plain_uuid, to_key, to_partition
 
+# Commits to the partition wait for a chunk, and its statements have a time limit however long the log was.
+DROP_CHUNK_ENTRIES = 5_000
+
 _LOCK_PARTITION: Final = f"""
 SELECT {PARTITION_COLUMNS}, p.last_compaction_id FROM partitions AS p
 WHERE p.topic_id = $1 AND p.partition_id = $2 FOR NO KEY UPDATE
@@ -41,16 +45,28 @@ INSERT INTO compactions (
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8::text::jsonb, $9::text::jsonb, $10, sh_now_ms())
 """
 _CLEAR: Final = "DELETE FROM compactions WHERE topic_id = $1 AND partition_id = $2"
+# What lies wholly below the log start is gone already, whether or not it has been dropped yet.
 _COVERED: Final = """
-SELECT base_offset, end_offset, object_key FROM entries
-WHERE topic_id = $1 AND partition_id = $2 AND end_offset >= $3 AND base_offset <= $4 ORDER BY end_offset
+SELECT e.base_offset, e.end_offset, e.object_key FROM entries AS e
+JOIN partitions AS p ON p.topic_id = e.topic_id AND p.partition_id = e.partition_id
+WHERE e.topic_id = $1 AND e.partition_id = $2 AND e.end_offset >= greatest($3, p.log_start_offset)
+    AND e.base_offset <= $4
+ORDER BY e.end_offset
 """
 _DROP_SOURCES: Final = """
 DELETE FROM entries WHERE topic_id = $1 AND partition_id = $2 AND end_offset BETWEEN $3 AND $4
 RETURNING object_key, running_max_timestamp
 """
-_DROP_BELOW: Final = """
-DELETE FROM entries WHERE topic_id = $1 AND partition_id = $2 AND end_offset < $3 RETURNING object_key
+# Beginning behind the last chunk spares it the index entries of what has just been dropped.
+_DROP_CHUNK: Final = """
+DELETE FROM entries WHERE topic_id = $1 AND partition_id = $2 AND end_offset > $3 AND end_offset <= (
+    SELECT max(lowest.end_offset) FROM (
+        SELECT e.end_offset FROM entries AS e
+        WHERE e.topic_id = $1 AND e.partition_id = $2 AND e.end_offset > $3 AND e.end_offset < $4
+        ORDER BY e.end_offset LIMIT $5
+    ) AS lowest
+)
+RETURNING end_offset, object_key
 """
 _INSERT_TARGET: Final = """
 INSERT INTO entries (
@@ -169,12 +185,26 @@ class PostgresCompactions(Maintenance):
                     await _drop_record(connection, compaction)
             moved = await connection.fetchrow(_RAISE_START, *_where(key), start)
             assert moved is not None
-            dropped = await connection.fetch(_DROP_BELOW, *_where(key), start)
-            if dropped:
-                await connection.execute("SELECT sh_dereference($1)", [row["object_key"] for row in dropped])
             return to_partition(moved)
 
-        return await self._database.transact(work)
+        state = await self._database.transact(work)
+        # Also when the log start stood there already: an interrupted call may have left some.
+        after: int | None = -1
+        while after is not None:
+            after = await self._database.transact(partial(drop_chunk, key=key, after=after))
+        return state
+
+
+async def drop_chunk(connection: Connection, *, key: PartitionKey, after: int) -> int | None:
+    """Drop the lowest entries wholly below the log start; the last one's end, None when no more are left."""
+    partition = await connection.fetchrow(_LOCK_PARTITION, *_where(key))
+    if partition is None:  # its topic was deleted meanwhile: ``purge_deleted_topics`` has the rest
+        return None
+    start, limit = partition["log_start_offset"], DROP_CHUNK_ENTRIES
+    dropped = await connection.fetch(_DROP_CHUNK, *_where(key), after, start, limit)
+    if dropped:
+        await connection.execute("SELECT sh_dereference($1)", [row["object_key"] for row in dropped])
+    return max(row["end_offset"] for row in dropped) if len(dropped) == limit else None
 
 
 async def _lock(connection: Connection, key: PartitionKey) -> Row:

@@ -1,4 +1,7 @@
-"""Reading the sparse index: ceiling lookups and scans, each one statement and so one consistent view."""
+"""Reading the sparse index: ceiling lookups and scans, each one statement and so one consistent view.
+
+Entries wholly below the log start are absent for all of them: retention drops those little by little.
+"""
 
 from __future__ import annotations
 
@@ -36,17 +39,23 @@ _FIND: Final = f"""
 SELECT {PARTITION_COLUMNS}, e.* FROM partitions AS p
 LEFT JOIN LATERAL (
     SELECT {ENTRY_COLUMNS} FROM entries AS e
-    WHERE {_SAME_PARTITION} AND e.end_offset >= $3 ORDER BY e.end_offset LIMIT 1
+    WHERE {_SAME_PARTITION} AND e.end_offset >= greatest($3, p.log_start_offset) ORDER BY e.end_offset LIMIT 1
 ) AS e ON true
 WHERE p.topic_id = $1 AND p.partition_id = $2
 """
 # The running maximum leads to the first entry that can do; it may owe its maximum to one that is trimmed or compacted
-# away, so the first with its own stands there or further on.
+# away, so the first with its own stands there or further on. What the log's first entry has reached keeps the search
+# off those below it that are still to be dropped.
 _FIND_BY_TIMESTAMP: Final = f"""
 SELECT {PARTITION_COLUMNS}, e.* FROM partitions AS p
 LEFT JOIN LATERAL (
+    SELECT e.running_max_timestamp AS reached FROM entries AS e
+    WHERE {_SAME_PARTITION} AND e.end_offset >= p.log_start_offset ORDER BY e.end_offset LIMIT 1
+) AS first ON true
+LEFT JOIN LATERAL (
     SELECT e.end_offset AS place FROM entries AS e
-    WHERE {_SAME_PARTITION} AND e.running_max_timestamp >= $3 AND e.end_offset >= p.log_start_offset
+    WHERE {_SAME_PARTITION} AND e.running_max_timestamp >= greatest($3, first.reached)
+        AND e.end_offset >= p.log_start_offset
     ORDER BY e.running_max_timestamp, e.end_offset LIMIT 1
 ) AS near ON true
 LEFT JOIN LATERAL (
@@ -87,7 +96,7 @@ JOIN partitions AS p ON p.topic_id = k.topic_id AND p.partition_id = k.partition
 LEFT JOIN LATERAL (
     SELECT {ENTRY_COLUMNS} FROM entries AS e
     WHERE {_SAME_PARTITION} AND k.from_offset < k.to_offset
-        AND e.end_offset >= k.from_offset AND e.base_offset < k.to_offset
+        AND e.end_offset >= greatest(k.from_offset, p.log_start_offset) AND e.base_offset < k.to_offset
     ORDER BY e.end_offset LIMIT $5
 ) AS e ON true
 ORDER BY k.n, e.end_offset

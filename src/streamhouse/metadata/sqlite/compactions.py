@@ -21,9 +21,12 @@ from streamhouse.metadata.contract import (
     PartitionState,
 )
 from streamhouse.metadata.sqlite.objects import add_references, drop_references
-from streamhouse.metadata.sqlite.rows import need_partition, sql_key, topic_id_of
+from streamhouse.metadata.sqlite.rows import find_partition, need_partition, sql_key, topic_id_of
 from streamhouse.metadata.sqlite.shell import Shell
 from streamhouse.metadata.sqlite.transactions import Refused, Row, Tx
+
+# All writing waits for a chunk, whatever partition it is for.
+DROP_CHUNK_ENTRIES = 5_000
 
 _SELECT: Final = """
     SELECT topic_id, partition_id, compaction_id, state, sources, target, o.object_key, o.size_bytes, o.created_at
@@ -177,15 +180,10 @@ def advance_log_start(tx: Tx, key: PartitionKey, offset: int) -> PartitionState:
     compaction = get_compaction(tx, key)
     if compaction is not None and compaction.target.base_offset < start:
         _clear(tx, compaction, drop_object=True)
-    below = (*sql_key(key), start)
-    dropped = tx.rows(
-        "SELECT object_key FROM entries WHERE topic_id = ? AND partition_id = ? AND end_offset < ?", below
-    )
-    tx.run("DELETE FROM entries WHERE topic_id = ? AND partition_id = ? AND end_offset < ?", below)
-    drop_references(tx, [object_key for (object_key,) in dropped])
     first_left = tx.value(
-        "SELECT base_offset FROM entries WHERE topic_id = ? AND partition_id = ? ORDER BY end_offset LIMIT 1",
-        sql_key(key),
+        "SELECT base_offset FROM entries WHERE topic_id = ? AND partition_id = ? AND end_offset >= ? "
+        "ORDER BY end_offset LIMIT 1",
+        (*sql_key(key), start),
     )
     # Compaction begins exactly at the cursor; left among dropped entries it would never find one there again.
     tx.run(
@@ -194,6 +192,25 @@ def advance_log_start(tx: Tx, key: PartitionKey, offset: int) -> PartitionState:
         (start, partition.high_watermark if first_left is None else first_left, *sql_key(key)),
     )
     return need_partition(tx, key)
+
+
+def drop_chunk(tx: Tx, key: PartitionKey) -> bool:
+    """Drop the lowest entries wholly below the log start; whether more may be left."""
+    partition = find_partition(tx, key)
+    if partition is None:  # its topic was deleted meanwhile: ``purge_deleted_topics`` has the rest
+        return False
+    dropped = tx.rows(
+        "SELECT end_offset, object_key FROM entries WHERE topic_id = ? AND partition_id = ? AND end_offset < ? "
+        "ORDER BY end_offset LIMIT ?",
+        (*sql_key(key), partition.log_start_offset, DROP_CHUNK_ENTRIES),
+    )
+    if dropped:
+        tx.run(
+            "DELETE FROM entries WHERE topic_id = ? AND partition_id = ? AND end_offset <= ?",
+            (*sql_key(key), dropped[-1][0]),
+        )
+        drop_references(tx, [object_key for _, object_key in dropped])
+    return len(dropped) == DROP_CHUNK_ENTRIES
 
 
 def purge_deleted_topics(tx: Tx, *, limit: int) -> int:
@@ -215,11 +232,12 @@ def purge_deleted_topics(tx: Tx, *, limit: int) -> int:
 
 
 def _check_sources(tx: Tx, compaction: Compaction) -> None:
-    """They must be exactly the entries that stand there now."""
+    """They must be exactly the entries that stand there now; what lies wholly below the log start is gone already."""
+    log_start = need_partition(tx, compaction.key).log_start_offset
     rows = tx.rows(
         "SELECT base_offset, end_offset, object_key FROM entries "
         "WHERE topic_id = ? AND partition_id = ? AND end_offset BETWEEN ? AND ? ORDER BY end_offset",
-        (*sql_key(compaction.key), compaction.target.base_offset, compaction.target.end_offset),
+        (*sql_key(compaction.key), max(compaction.target.base_offset, log_start), compaction.target.end_offset),
     )
     if rows != [(source.base_offset, source.end_offset, source.object_key) for source in compaction.sources]:
         raise CompactionConflict(
@@ -297,7 +315,11 @@ class CompactionCalls(Shell):
         return await self._write(abort_compaction, key, compaction_id)
 
     async def advance_log_start(self, key: PartitionKey, offset: int) -> PartitionState:
-        return await self._write(advance_log_start, key, offset)
+        state = await self._write(advance_log_start, key, offset)
+        # Also when the log start stood there already: an interrupted call may have left some.
+        while await self._write(drop_chunk, key):
+            pass
+        return state
 
     async def purge_deleted_topics(self, *, limit: int) -> int:
         checks.check_sweep_limit(limit)

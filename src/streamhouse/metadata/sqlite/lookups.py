@@ -1,4 +1,7 @@
-"""Finding entries: by offset, by time, by range. Each is a ceiling lookup on an index, never a scan from the start."""
+"""Finding entries: by offset, by time, by range. Each is a ceiling lookup on an index, never a scan from the start.
+
+Entries wholly below the log start are absent for all of them: retention drops those little by little.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +29,22 @@ _BY_OFFSET: Final = f"""
 # Where the running maximum reaches the time. The entry there may itself be older: the one that reached it was trimmed,
 # or key compaction took its newest record.
 _FIRST_REACHING: Final = """
-    SELECT end_offset FROM entries WHERE topic_id = ? AND partition_id = ? AND running_max_timestamp >= ?
+    SELECT end_offset FROM entries
+    WHERE topic_id = ? AND partition_id = ? AND running_max_timestamp >= ? AND end_offset >= ?
     ORDER BY running_max_timestamp, end_offset LIMIT 1"""
 _BY_TIME_FROM: Final = f"""
     SELECT {ENTRY_COLUMNS} FROM entries
     WHERE topic_id = ? AND partition_id = ? AND end_offset >= ? AND max_timestamp >= ?
     ORDER BY end_offset LIMIT 1"""
 
+_OLDEST_RUNNING_MAX: Final = """
+    SELECT running_max_timestamp FROM entries WHERE topic_id = ? AND partition_id = ? AND end_offset >= ?
+    ORDER BY end_offset LIMIT 1"""
 _NEWEST_RUNNING_MAX: Final = """
-    SELECT running_max_timestamp FROM entries WHERE topic_id = ? AND partition_id = ?
-    ORDER BY running_max_timestamp DESC LIMIT 1"""
+    SELECT running_max_timestamp FROM entries WHERE topic_id = ? AND partition_id = ? AND end_offset >= ?
+    ORDER BY end_offset DESC LIMIT 1"""
 _LARGEST_OF_ALL: Final = f"""
-    SELECT {ENTRY_COLUMNS} FROM entries WHERE topic_id = ? AND partition_id = ?
+    SELECT {ENTRY_COLUMNS} FROM entries WHERE topic_id = ? AND partition_id = ? AND end_offset >= ?
     ORDER BY max_timestamp DESC, end_offset LIMIT 1"""
 
 # The inner query finds the last entry that can overlap, so that a short range stays a short scan.
@@ -55,12 +62,18 @@ _ENDLESS: Final = 2**63 - 1
 
 
 def find_entry(tx: Tx, key: PartitionKey, offset: int) -> EntryLookup:
-    return _lookup(need_partition(tx, key), tx.row(_BY_OFFSET, (*sql_key(key), offset)))
+    partition = need_partition(tx, key)
+    return _lookup(partition, tx.row(_BY_OFFSET, (*sql_key(key), max(offset, partition.log_start_offset))))
 
 
 def find_entry_by_timestamp(tx: Tx, key: PartitionKey, timestamp_ms: int) -> EntryLookup:
     partition = need_partition(tx, key)
-    start = tx.value(_FIRST_REACHING, (*sql_key(key), timestamp_ms))
+    log_start = partition.log_start_offset
+    reached = tx.value(_OLDEST_RUNNING_MAX, (*sql_key(key), log_start))
+    if reached is None:
+        return _lookup(partition, None)
+    # What the log's first entry has reached keeps the search off those below it that are still to be dropped.
+    start = tx.value(_FIRST_REACHING, (*sql_key(key), max(timestamp_ms, reached), log_start))
     if start is None:
         return _lookup(partition, None)
     return _lookup(partition, tx.row(_BY_TIME_FROM, (*sql_key(key), start, timestamp_ms)))
@@ -68,15 +81,16 @@ def find_entry_by_timestamp(tx: Tx, key: PartitionKey, timestamp_ms: int) -> Ent
 
 def find_max_timestamp_entry(tx: Tx, key: PartitionKey) -> EntryLookup:
     partition = need_partition(tx, key)
-    largest = tx.value(_NEWEST_RUNNING_MAX, sql_key(key))
+    log_start = partition.log_start_offset
+    largest = tx.value(_NEWEST_RUNNING_MAX, (*sql_key(key), log_start))
     if largest is None:
         return _lookup(partition, None)
-    start = tx.value(_FIRST_REACHING, (*sql_key(key), largest))
+    start = tx.value(_FIRST_REACHING, (*sql_key(key), largest, log_start))
     row = tx.row(_BY_OFFSET, (*sql_key(key), start))
     if row is not None and entry_of(row).max_timestamp_ms == largest:
         return _lookup(partition, row)
     # The record that had it is gone: look at them all.
-    return _lookup(partition, tx.row(_LARGEST_OF_ALL, sql_key(key)))
+    return _lookup(partition, tx.row(_LARGEST_OF_ALL, (*sql_key(key), log_start)))
 
 
 def scan_entries(tx: Tx, ranges: Sequence[ScanRange], *, limit: int) -> list[EntryPage]:
@@ -97,7 +111,7 @@ def _scan(tx: Tx, partition: PartitionState, wanted: ScanRange, limit: int) -> E
         {
             "topic_id": wanted.key.topic_id.bytes,
             "partition": wanted.key.partition,
-            "start": wanted.from_offset,
+            "start": max(wanted.from_offset, partition.log_start_offset),
             "stop": stop,
             "limit": limit + 1,
         },
