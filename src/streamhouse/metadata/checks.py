@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from streamhouse.core import limits
-from streamhouse.core.errors import InvalidPartitions, InvalidRequest, LimitExceeded
+from streamhouse.core.errors import CompactionConflict, InvalidPartitions, InvalidRequest, LimitExceeded
 from streamhouse.core.ids import PartitionKey, check_topic_name
 from streamhouse.metadata.contract import (
     NO_PRODUCER,
@@ -16,6 +16,7 @@ from streamhouse.metadata.contract import (
     BatchRun,
     Compaction,
     Durability,
+    EntryKind,
     Intent,
     LeaderlessSlice,
     LeasedSlice,
@@ -207,6 +208,43 @@ def check_compaction(compaction: Compaction) -> None:
         raise InvalidRequest(
             f"the compaction of {compaction.key} turns offsets {sources[0].base_offset}-{sources[-1].end_offset} "
             f"into {target.base_offset}-{target.end_offset}"
+        )
+    _check_target(compaction)
+
+
+def _check_target(compaction: Compaction) -> None:
+    """What a backend stores as it is, and a reader then trusts (R18)."""
+    target, ref = compaction.target, compaction.object
+    where = f"the target of {compaction.key}'s compaction"
+    if target.kind is not EntryKind.COMPACTED:
+        raise InvalidRequest(f"{where} is of kind {target.kind}, not {EntryKind.COMPACTED}")
+    offsets = target.end_offset - target.base_offset + 1
+    if not 0 <= target.record_count <= offsets:
+        raise InvalidRequest(f"{where} has {target.record_count} records in {offsets} offsets")
+    if target.byte_offset < 0 or target.byte_length < 1 or target.byte_offset + target.byte_length > ref.size_bytes:
+        raise InvalidRequest(
+            f"{where} has byte range {target.byte_offset}+{target.byte_length} of {ref.size_bytes} bytes in {ref.key}"
+        )
+    check_text(target.encoding, f"the encoding of {where}")
+    if not 0 <= target.epoch <= _INT64_MAX:
+        raise InvalidRequest(f"{where} has epoch {target.epoch}")
+    oldest, newest = target.min_timestamp_ms, target.max_timestamp_ms
+    storable = all(-(2**63) <= stamp_ms <= _INT64_MAX for stamp_ms in (oldest, newest))
+    # An emptied range has no times of its own, so nothing is asked of their order.
+    ordered = oldest <= newest or target.record_count == 0
+    if not (storable and ordered and 0 <= target.created_at_ms <= _INT64_MAX):
+        raise InvalidRequest(f"{where} has records of {oldest} to {newest} ms and was made at {target.created_at_ms}")
+
+
+def check_thinning(compaction: Compaction, high_watermark: int) -> None:
+    """R18: the newest entry is never key-compacted. Counts do not tell whose records are missing, so none may be."""
+    target = compaction.target
+    thinned = target.record_count < target.end_offset - target.base_offset + 1
+    if thinned and target.end_offset + 1 >= high_watermark:
+        raise CompactionConflict(
+            f"the compaction of {compaction.key} would drop records of the newest entry, which ends at "
+            f"{target.end_offset}",
+            hint="leave the newest entry out of the plan",
         )
 
 

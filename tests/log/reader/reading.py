@@ -363,6 +363,7 @@ class Shelf:
             byte_length=len(data),
             record_count=footer_records,
             encoding=SEGMENT_V1,
+            min_timestamp_ms=min(read_header(each).base_timestamp for each in made),
             max_timestamp_ms=max(read_header(each).max_timestamp for each in made),
         )
         compaction = Compaction(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from typing import Any
 
 import pytest
 from builders import assert_dense, batch, compaction_of
@@ -179,6 +180,60 @@ async def test_a_malformed_compaction_is_refused(backend: Backend) -> None:
     ):
         with pytest.raises(InvalidRequest):
             await backend.store.begin_compaction(changed)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": EntryKind.SEGMENT},
+        {"record_count": -1},
+        {"record_count": 11},
+        {"byte_offset": -1},
+        {"byte_length": 0},
+        {"byte_offset": 1},
+        {"byte_length": 1001},
+        {"epoch": -1},
+        {"epoch": 2**63},
+        {"encoding": ""},
+        {"encoding": "a\0b"},
+        {"created_at_ms": -1},
+        {"created_at_ms": 2**63},
+        {"max_timestamp_ms": 0},
+        {"max_timestamp_ms": 2**63},
+        {"min_timestamp_ms": -(2**63) - 1},
+    ],
+    ids=str,
+)
+async def test_r18_an_impossible_target_is_refused(backend: Backend, change: dict[str, Any]) -> None:
+    led = await log_of(backend, 5, 5, 5)
+    good = await plan(backend, led, 0, 1)
+    bad = dataclasses.replace(good, target=dataclasses.replace(good.target, **change))
+    with pytest.raises(InvalidRequest):
+        await backend.store.begin_compaction(bad)
+    assert await backend.store.list_compactions() == []
+
+
+async def test_r18_the_newest_entry_is_never_key_compacted(backend: Backend) -> None:
+    led = await log_of(backend, 5, 5)
+    whole = await plan(backend, led)
+    thinned = dataclasses.replace(whole, target=dataclasses.replace(whole.target, record_count=9))
+    with pytest.raises(CompactionConflict, match="newest"):
+        await backend.store.begin_compaction(thinned)
+    assert await backend.store.list_compactions() == []
+    await led.append(batch(1))
+    assert await backend.store.begin_compaction(thinned) == thinned
+    assert await backend.store.apply_compaction(led.key, thinned.compaction_id) is CompactionVerdict.APPLIED
+    assert await backend.store.begin_compaction(thinned) == thinned
+
+
+async def test_r18_a_target_may_have_lost_every_record(backend: Backend) -> None:
+    led = await log_of(backend, 5, 5, 5)
+    good = await plan(backend, led, 0, 1)
+    emptied = dataclasses.replace(good.target, record_count=0, max_timestamp_ms=-1)
+    compaction = dataclasses.replace(good, target=emptied)
+    await backend.store.begin_compaction(compaction)
+    assert await backend.store.apply_compaction(led.key, compaction.compaction_id) is CompactionVerdict.APPLIED
+    assert (await backend.entries(led.key))[0] == emptied
 
 
 async def test_an_unknown_partition_has_no_compactions(backend: Backend) -> None:

@@ -94,8 +94,10 @@ class Maintenance(ABC):
         even when that one has been the last applied: it is returned, and applying it again says ALREADY.
 
         Raises CompactionConflict when another is pending, when the sources are not exactly the present entries of that
-        range, or when the object is older than the GC horizon; PartitionNotFound; InvalidRequest when the target does
-        not cover exactly what the sources cover.
+        range, when the object is older than the GC horizon, or when the target has fewer records than offsets and ends
+        at the watermark (the newest entry is never key-compacted, R18); PartitionNotFound; InvalidRequest when the
+        target does not cover exactly what the sources cover, is not COMPACTED, or cannot be: more records than offsets,
+        bytes beyond its object, an epoch or times that no entry has.
         """
 
     @abstractmethod

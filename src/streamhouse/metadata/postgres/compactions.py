@@ -119,6 +119,7 @@ class PostgresCompactions(Maintenance):
                 return compaction
             if ref.created_at_ms < partition["gc_horizon_ms"]:
                 raise CompactionConflict(f"object {ref.key} is older than the GC horizon of {key}")
+            checks.check_thinning(compaction, partition["high_watermark"])
             if not await _sources_stand(connection, compaction):
                 raise CompactionConflict(f"the entries of {key} are not the sources that compaction was planned on")
             await connection.execute(_INSERT, *_where(key), *_record_columns(compaction))

@@ -62,6 +62,7 @@ def begin_compaction(tx: Tx, compaction: Compaction) -> Compaction:
         raise CompactionConflict(
             f"object {compaction.object.key} is older than the horizon and may be deleted", hint="write it again"
         )
+    checks.check_thinning(compaction, partition.high_watermark)
     _check_sources(tx, compaction)
     add_references(tx, [compaction.object])
     tx.run(
