@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 
 import pytest
-from builders import START_MS, TTL_MS, assert_dense, batch, intent, intent_slice, leased_slice
+from builders import TTL_MS, assert_dense, batch, intent, intent_slice, leased_slice
 from harness import Backend
 from stories import Sink, sink
 
@@ -252,7 +252,8 @@ async def test_r6_a_registered_intent_is_adopted_whatever_the_horizon(backend: B
     query = await sink(backend)
     manifest = query.manifest(0, 0)
     await query.register(manifest)
-    await backend.store.raise_gc_horizon(START_MS + 1_000_000)
+    await backend.advance(1)
+    await backend.store.raise_gc_horizon(backend.now_ms)
     assert await backend.store.find_unreferenced([manifest.slices[0].object.key]) == set()
     outcome = await backend.store.adopt_intent(query.key(), 0, epoch=1, base_offset=0)
     assert outcome.verdict is Verdict.COMMITTED

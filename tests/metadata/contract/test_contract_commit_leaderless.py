@@ -257,7 +257,8 @@ async def test_r5_the_same_append_again_returns_the_same_answer(backend: Backend
     ]
     first = await backend.store.commit_leaderless(append, blob, slices)
     await commit(backend, one, batch(9))
-    await backend.store.raise_gc_horizon(backend.now_ms + 1)
+    await backend.advance(1)
+    await backend.store.raise_gc_horizon(backend.now_ms)
     for store in (await backend.open_another(), await backend.reopen()):
         again = await store.commit_leaderless(append, blob, slices)
         assert again == [dataclasses.replace(outcome, repeated=True) for outcome in first]

@@ -151,6 +151,7 @@ async def test_a_compacted_range_cannot_be_compacted_by_an_old_plan(backend: Bac
 async def test_r6_a_target_older_than_the_horizon_is_refused(backend: Backend) -> None:
     led = await log_of(backend, 5, 5)
     compaction = await plan(backend, led)
+    await backend.advance(1)
     await backend.store.raise_gc_horizon(compaction.object.created_at_ms + 1)
     with pytest.raises(CompactionConflict):
         await backend.store.begin_compaction(compaction)
@@ -161,7 +162,8 @@ async def test_r6_a_begun_compaction_is_applied_whatever_the_horizon(backend: Ba
     led = await log_of(backend, 5, 5)
     compaction = await plan(backend, led)
     await backend.store.begin_compaction(compaction)
-    await backend.store.raise_gc_horizon(backend.now_ms + 1000)
+    await backend.advance(1000)
+    await backend.store.raise_gc_horizon(backend.now_ms)
     assert await backend.store.find_unreferenced([compaction.object.key]) == set()
     assert await backend.store.apply_compaction(led.key, compaction.compaction_id) is CompactionVerdict.APPLIED
 

@@ -133,10 +133,10 @@ async def test_a_batch_without_rows_is_complete_at_once(backend: Backend) -> Non
 async def test_r6_an_intent_over_an_object_older_than_the_horizon_is_refused(backend: Backend) -> None:
     query = await sink(backend)
     stale = query.manifest(0)
+    await backend.advance(1)
     await backend.store.raise_gc_horizon(START_MS + 1)
     assert await query.register(stale) is IntentVerdict.STALE_OBJECT
     assert await backend.store.get_intent(query.key(0)) is None
-    await backend.advance(1)
     assert await query.register(query.manifest(0)) is IntentVerdict.REGISTERED
 
 
@@ -144,6 +144,7 @@ async def test_a_winner_is_told_its_verdict_again_though_the_horizon_rose(backen
     query = await sink(backend)
     manifest = query.manifest(0)
     await query.register(manifest)
+    await backend.advance(1)
     await backend.store.raise_gc_horizon(START_MS + 1)
     assert await query.register(manifest) is IntentVerdict.REGISTERED
     assert await query.register(query.manifest(0)) is IntentVerdict.PENDING

@@ -39,6 +39,19 @@ async def test_r6_the_horizon_rises_and_never_falls(backend: Backend) -> None:
     assert (await backend.store.cluster_info()).gc_horizon_ms == 600
 
 
+async def test_r6_the_horizon_never_passes_the_store_s_clock(backend: Backend) -> None:
+    """Beyond it every object would be stale however new, and nothing could be written until then."""
+    led = await backend.led()
+    for asked in (backend.now_ms + 1, 2**63 - 1):
+        assert await backend.store.raise_gc_horizon(asked) == backend.now_ms
+    assert (await backend.store.cluster_info()).gc_horizon_ms == backend.now_ms
+    assert (await backend.state(led.key)).gc_horizon_ms == backend.now_ms
+    await led.append(batch(1))
+    for asked in (-1, -(2**63)):
+        with pytest.raises(InvalidRequest):
+            await backend.store.raise_gc_horizon(asked)
+
+
 async def test_r6_the_horizon_stands_in_every_partition_also_of_later_topics(backend: Backend) -> None:
     old = await backend.topic("old", partitions=2)
     await backend.store.raise_gc_horizon(777)
@@ -88,6 +101,7 @@ async def test_r6_vacuum_racing_a_commit_never_deletes_what_was_committed(backen
     for turn in range(12):
         upload = backend.object(created_at_ms=START_MS + turn)
         piece = leased_slice(led.key, upload, epoch=led.epoch, base=led.next_offset)
+        await backend.advance(1)
 
         async def vacuum(key: str = upload.key, horizon: int = START_MS + turn + 1) -> set[str]:
             await other.raise_gc_horizon(horizon)

@@ -140,6 +140,8 @@ class Maintenance(ABC):
     @abstractmethod
     async def raise_gc_horizon(self, horizon_ms: int) -> int:
         """Raise it store-wide and in every partition, for new partitions too; never lowers. Returns what stands now.
+        Never beyond the store's clock: from there on every object would be stale, however new, and nothing could be
+        written. Raises InvalidRequest below 0.
 
         When it returns, no commit, compaction or intent with an object stamped below it can succeed any more (R6).
         """

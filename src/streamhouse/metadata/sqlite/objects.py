@@ -41,8 +41,9 @@ def gc_horizon_ms(tx: Tx) -> int:
 
 
 def raise_gc_horizon(tx: Tx, horizon_ms: int) -> int:
-    tx.run("UPDATE store_info SET gc_horizon_ms = max(gc_horizon_ms, ?)", (horizon_ms,))
-    tx.run("UPDATE partitions SET gc_horizon_ms = ? WHERE gc_horizon_ms < ?", (horizon_ms, horizon_ms))
+    reached_ms = min(horizon_ms, tx.now_ms)
+    tx.run("UPDATE store_info SET gc_horizon_ms = max(gc_horizon_ms, ?)", (reached_ms,))
+    tx.run("UPDATE partitions SET gc_horizon_ms = ? WHERE gc_horizon_ms < ?", (reached_ms, reached_ms))
     return gc_horizon_ms(tx)
 
 
@@ -69,6 +70,7 @@ def forget_objects(tx: Tx, keys: Sequence[str]) -> int:
 
 class ObjectCalls(Shell):
     async def raise_gc_horizon(self, horizon_ms: int) -> int:
+        checks.check_duration(horizon_ms, "a GC horizon")
         return await self._write(raise_gc_horizon, horizon_ms)
 
     async def find_unreferenced(self, keys: Sequence[str]) -> set[str]:
