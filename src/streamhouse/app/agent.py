@@ -112,8 +112,10 @@ class Agent:
 
     async def stop(self, *, graceful: bool = True) -> None:
         """Graceful: everything acknowledged is in the log and the partitions are handed over when this returns."""
-        await self.member.stop(graceful=graceful)
-        await self._parts.aclose()
+        try:
+            await self.member.stop(graceful=graceful)
+        finally:
+            await self._parts.aclose()  # also when somebody cuts the graceful part short
 
     def recovery(self) -> str:
         """What the WAL gave back so far, in one line for people; on a single node all of it is back after the start."""

@@ -198,7 +198,7 @@ class StreamHouse:
             self._topics.pop(topic, None)  # it may have been created anew under this name
             raise
         if acks != 0:
-            await append.done
+            await asyncio.shield(append.done)  # a caller that gives up must not end the wait of its own retry
         return Produced(
             topic=topic,
             partition=partition,

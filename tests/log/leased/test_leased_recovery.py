@@ -17,6 +17,7 @@ from streamhouse.formats.segment_v1_reader import read_segment
 from streamhouse.formats.shared_blob_v1 import place_slice
 from streamhouse.log.leased.log import Append
 from streamhouse.log.leased.recovery import HeldFrame, never_again, sort_frames
+from streamhouse.log.wal.task_pump import TaskPump
 from streamhouse.metadata.contract import Durability, EntryKind, EpochStart, MetadataStore, SliceOutcome
 from streamhouse.objectstore.faults import Fault, FaultyStore, ScriptedFaults
 from streamhouse.wire.batch import read_header
@@ -322,6 +323,31 @@ async def test_r5_a_resubmission_whose_reply_was_lost_moves_the_next_offset(tmp_
         assert append.base_offset == 3
         values = [value for _, value in await stored(stage.cluster, key)]
         assert values == ["theirs", "one", "two", "next"]
+
+
+async def test_r3_a_replay_waits_for_frames_that_no_sync_has_reached(tmp_path: Path) -> None:
+    """The same process leads again before its disk has caught up: nothing may be shown or acknowledged by then."""
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic()
+        (key,) = topic.partition_keys()
+        node = await stage.node(durability=Durability.WAL)
+        await node.lead(topic)
+        pump = node.wal._pump
+        assert isinstance(pump, TaskPump)
+        disk_answers = asyncio.Event()
+        pump._pause = disk_answers.wait  # type: ignore[assignment]
+        node.log.append(key, batch("a"), acks=-1)
+        await settle()
+        node.log.drop_partition(key, "refused")
+        stage.cluster.clock.advance(40_000)
+        opening = asyncio.create_task(node.lead(topic))
+        await settle()
+        assert node.wal.synced_lsn == 0
+        assert node.log.partition(key) is None
+        disk_answers.set()
+        await opening
+        assert node.log.partition(key) is not None
+        assert node.wal.synced_lsn >= 1
 
 
 async def test_r9_a_replayed_producer_batch_is_known_to_its_producers_retry(tmp_path: Path) -> None:

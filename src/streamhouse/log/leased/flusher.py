@@ -40,6 +40,7 @@ class Flusher:
 
     def start(self) -> None:
         self._loop_task = asyncio.create_task(self._loop(), name="leased-flush-loop")
+        self._loop_task.add_done_callback(self._loop_ended)
 
     async def close(self) -> None:
         tasks = [*self._tasks, *([self._loop_task] if self._loop_task else [])]
@@ -77,6 +78,12 @@ class Flusher:
                 await self._room.wait()
             else:
                 self._start(plan.large, plan.small)
+
+    def _loop_ended(self, task: asyncio.Task[None]) -> None:
+        """It never ends but by cancellation, or by a bug; whoever waits for a flush then must not wait for ever."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_bug(error)
+            self.start()
 
     async def _sleep_until(self, due_ms: int | None) -> None:
         self._kick.clear()

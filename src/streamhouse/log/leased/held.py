@@ -54,7 +54,7 @@ class HeldFrames:
 
     def done(self, key: PartitionKey, frame: HeldFrame) -> None:
         self.wal.settle([frame.lsn])
-        self._frames[key].remove(frame)
+        self._frames[key] = [held for held in self._frames[key] if held.lsn != frame.lsn]
 
     async def sweep(self, led_here: Container[PartitionKey]) -> int:
         """Let go of frames that can never come back: others have led their partition since. Returns how many.

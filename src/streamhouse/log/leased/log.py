@@ -37,7 +37,6 @@ from streamhouse.objectstore.contract import ObjectStore
 from streamhouse.wire.batch import patch, read_header, stamp_log_append_time, validate
 from streamhouse.wire.buffers import BytesLike
 
-_FRAME_OVERHEAD_BYTES: Final = 128
 _BATCH_OVERHEAD_BYTES: Final = (
     512  # objects around a buffered batch: without it, many tiny ones would outgrow the budget
 )
@@ -178,6 +177,9 @@ class LeasedLog:
         self._partitions[key] = partition
         self._opened_epochs[key] = lease.epoch
         try:
+            if frames.replay:
+                # A leadership that ended in this very process may have left frames that no sync has reached yet.
+                await self._wal.wait_synced(frames.replay[-1].lsn)
             await self._bring_back(partition, frames)
         except BaseException:
             self.drop_partition(key, "its recovery did not finish")
@@ -385,8 +387,6 @@ class LeasedLog:
                 f"{partition}: {self._buffer_bytes} bytes wait to be committed, the limit is"
                 f" {self._options.max_buffer_bytes}; waiting for: {waits_for}"
             )
-        if not self._wal.has_room(size_bytes + _FRAME_OVERHEAD_BYTES):
-            raise BackPressureRejected(f"{partition}: the write-ahead log is full of records not yet committed")
 
     def _waits_for_commit(self, acks: int, has_producer: bool) -> bool:
         # R9: a producer's retry must never be acknowledged before its original is safe from a take-over.
@@ -404,7 +404,7 @@ class LeasedLog:
 
     def _flush_broke(self, error: BaseException) -> None:
         """Nothing but a bug gets here. The partitions concerned cannot go on: their order of commits is broken."""
-        for key in [key for key, partition in self._partitions.items() if partition.frozen]:
+        for key in [key for key, partition in self._partitions.items() if partition.frozen or partition.pending]:
             reason = f"a flush failed unexpectedly: {error!r}"
             self.drop_partition(key, reason)
             self._on_dropped(key, reason)
