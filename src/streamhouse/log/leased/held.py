@@ -37,6 +37,8 @@ class HeldFrames:
         key = partition.key
         if not self._frames.get(key):
             return SortedFrames()
+        # A leadership that ended in this very process may have left frames that no sync has reached yet.
+        await self.wal.wait_synced(max(frame.lsn for frame in self._frames[key]))
         history = await self.metadata.epoch_history(key)
         sorted_frames = sort_frames(
             self._frames.get(key, ()),

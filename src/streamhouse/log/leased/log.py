@@ -172,14 +172,11 @@ class LeasedLog:
             visible_when_synced=self._options.durability is Durability.WAL,
             producers=producers,
         )
-        frames = await self._held.sort(partition)
+        frames = await self._held.sort(partition)  # from here to the replay nothing is awaited: it holds the only copy
         self.stats.dropped_batches += len(frames.dropped)
         self._partitions[key] = partition
         self._opened_epochs[key] = lease.epoch
         try:
-            if frames.replay:
-                # A leadership that ended in this very process may have left frames that no sync has reached yet.
-                await self._wal.wait_synced(frames.replay[-1].lsn)
             await self._bring_back(partition, frames)
         except BaseException:
             self.drop_partition(key, "its recovery did not finish")

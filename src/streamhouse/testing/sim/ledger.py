@@ -74,8 +74,8 @@ class WatchedWal:
         self._ledger.write(lsn, batch)
         return lsn
 
-    def has_room(self, size_bytes: int) -> bool:
-        return self._wal.has_room(size_bytes)
+    async def wait_synced(self, lsn: int) -> None:
+        await self._wal.wait_synced(lsn)
 
     def on_synced(self, callback: Callable[[int], None]) -> None:
         self._wal.on_synced(callback)
