@@ -53,9 +53,7 @@ def _run(settings: Settings, name: str, *, demo: bool = False) -> None:
 
     from streamhouse.app.process import run_until_stopped
 
-    note(f"streamhouse {name} starts (metadata that does not answer at once is waited for, up to half a minute)")
-    note(f"metadata    {mask_url(settings.metadata.url)}")
-    note(f"objects     {settings.store.url}")
+    note(f"streamhouse {name} starts")
     failure = asyncio.run(run_until_stopped(settings, ready=lambda sh: _ready(sh, settings, demo=demo)))
     if failure is not None:
         note(f"error: {failure}")
@@ -95,6 +93,8 @@ ready; Ctrl-C or SIGTERM stops it in order. The Kafka, REST and gRPC ports join 
 
 
 def _tell(sh: StreamHouse, settings: Settings) -> None:
+    note(f"metadata    {mask_url(settings.metadata.url)}")
+    note(f"objects     {settings.store.url}")
     note(f"durability  {settings.effective_durability.value}")
     if settings.embedded_agent:
         view = sh.agent.member.describe()
