@@ -130,15 +130,24 @@ def compactions(draw: st.DrawFn) -> Compaction:
         sources.append(CompactionSource(base_offset=start, end_offset=start + span - 1, object_key=draw(texts)))
     covered = sources[-1].end_offset - base + 1
     shape = draw(entries(base=base)).entry
+    oldest_ms, newest_ms = sorted((shape.min_timestamp_ms, shape.max_timestamp_ms))
+    byte_length = draw(st.integers(1, 2**40))
     target = dataclasses.replace(
-        shape, end_offset=sources[-1].end_offset, record_count=draw(st.integers(0, covered)), kind=EntryKind.COMPACTED
+        shape,
+        end_offset=sources[-1].end_offset,
+        record_count=draw(st.integers(0, covered)),
+        kind=EntryKind.COMPACTED,
+        byte_offset=0,
+        byte_length=byte_length,
+        min_timestamp_ms=oldest_ms,
+        max_timestamp_ms=newest_ms,
     )
     return Compaction(
         key=KEY,
         compaction_id=draw(st.uuids()),
         sources=tuple(sources),
         target=target,
-        object=ObjectRef(key=target.object_key, size_bytes=draw(times), created_at_ms=draw(times)),
+        object=ObjectRef(key=target.object_key, size_bytes=byte_length, created_at_ms=draw(times)),
         state=draw(st.sampled_from(CompactionState)),
     )
 
