@@ -82,6 +82,7 @@ class Errands:
                     f"a flush asked for at {asked_ms:.0f} ms is done, but {write.values[0]!r}, acknowledged at"
                     f" {write.base_offset}, is beyond the watermark {state.high_watermark}"
                 )
+                return
 
     async def _trim(self) -> None:
         key = self.dice.pick(self.world.keys())
