@@ -227,6 +227,18 @@ async def test_r9_a_retry_gets_the_originals_offsets_and_waits_for_it(tmp_path: 
         assert later.base_offset == 0
 
 
+async def test_r9_a_repeat_is_told_though_whoever_sent_the_original_gave_up(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(), await stage.node()
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        first = node.log.append(key, batch("a", producer=(9, 0, 0)), acks=-1)
+        again = node.log.append(key, batch("a", producer=(9, 0, 0)), acks=-1)
+        first.done.cancel()
+        await acked(again)
+        assert await stage.cluster.high_watermark(key) == 1
+
+
 async def test_idempotent_producers_hear_their_mistakes(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:
         topic, node = await stage.cluster.topic(), await stage.node()

@@ -26,7 +26,7 @@ from streamhouse.core.randomness import Randomness
 from streamhouse.log.leased.commit import Committer, FlushHealth
 from streamhouse.log.leased.flusher import Flusher
 from streamhouse.log.leased.held import HeldFrames
-from streamhouse.log.leased.partition import Chunk, PartitionLog, Pending, Phase, fail, lsns_of
+from streamhouse.log.leased.partition import Chunk, PartitionLog, Pending, Phase, lsns_of
 from streamhouse.log.leased.plan import FlushRules
 from streamhouse.log.leased.producers import ProducerLoader
 from streamhouse.log.leased.recovery import HeldFrame, SortedFrames, resubmission_id
@@ -217,7 +217,7 @@ class LeasedLog:
                 f" {partition.config.max_message_bytes}"
             )
         if header.has_producer and (original := partition.judge(header)) is not None:
-            return self._repeat(partition, original.base_offset, original.pending, header.record_count)
+            return self._repeat(original.base_offset, original.pending, header.record_count)
         self._check_room(partition, header.size)
         append_time_ms = -1
         if partition.config.message_timestamp_type == "LogAppendTime":
@@ -333,7 +333,7 @@ class LeasedLog:
     def committed(self, chunk: Chunk, outcome: SliceOutcome) -> None:
         partition = chunk.partition
         partition.committed(chunk)
-        self._buffer_bytes -= sum(_budget(batch) for batch in chunk.batches)
+        self._buffer_bytes -= chunk.size_bytes + _BATCH_OVERHEAD_BYTES * len(chunk.batches)
         self._wal.settle(lsns_of(chunk.batches))
         self.stats.committed_batches += len(chunk.batches)
         if self._options.durability is Durability.OBJECT:
@@ -360,15 +360,13 @@ class LeasedLog:
         self.stats.appended_bytes += pending.header.size
         self._flusher.grew(partition)
 
-    def _repeat(self, partition: PartitionLog, base_offset: int, pending: Pending | None, record_count: int) -> Append:
+    def _repeat(self, base_offset: int, pending: Pending | None, record_count: int) -> Append:
         """A retry gets its original's offsets, and waits for it while that is not durable yet (R9)."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if pending is None or pending.acknowledged:
+        if pending is None:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             done.set_result(None)
-        elif pending.done is not None:
-            pending.done.add_done_callback(lambda original: _follow(original, done))
         else:
-            done = partition.wait_committed(pending.next_offset)
+            done = pending.repeat()
         return Append(
             base_offset=base_offset,
             last_offset=base_offset + record_count - 1,
@@ -474,14 +472,3 @@ class LeasedLog:
 
 def _budget(batch: Pending) -> int:
     return batch.header.size + _BATCH_OVERHEAD_BYTES
-
-
-def _follow(original: asyncio.Future[None], copy: asyncio.Future[None]) -> None:
-    if copy.done():
-        return
-    if original.cancelled():
-        copy.cancel()
-    elif (error := original.exception()) is not None:
-        fail(copy, error)
-    else:
-        copy.set_result(None)

@@ -56,16 +56,35 @@ class Pending:
     acknowledged: bool = False
     refused: bool = False
     """Its producer was told that it was not written: now, or, of a replayed batch, by an earlier leadership."""
+    repeats: list[asyncio.Future[None]] = field(default_factory=list)
+    """Who sent it again meanwhile."""
+
+    def repeat(self) -> asyncio.Future[None]:
+        """For one who sent it again: done with the batch, whatever becomes of those who waited before."""
+        future = asyncio.get_running_loop().create_future()
+        if self.acknowledged:
+            future.set_result(None)
+        else:
+            self.repeats = [each for each in self.repeats if not each.done()]
+            self.repeats.append(future)
+        return future
 
     def acknowledge(self) -> None:
         self.acknowledged = True
-        if self.done is not None and not self.done.done():
-            self.done.set_result(None)
+        for future in self._waiting():
+            if not future.done():
+                future.set_result(None)
 
     def fail(self, error: Exception) -> None:
-        if self.done is not None and not self.acknowledged:
-            self.refused = True
-            fail(self.done, error)
+        if self.acknowledged:
+            return
+        self.refused = self.refused or self.done is not None
+        for future in self._waiting():
+            fail(future, error)
+
+    def _waiting(self) -> list[asyncio.Future[None]]:
+        repeats, self.repeats = self.repeats, []
+        return repeats if self.done is None else [self.done, *repeats]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -83,19 +102,6 @@ class Chunk:
     @property
     def next_offset(self) -> int:
         return self.batches[-1].next_offset
-
-    def runs(self) -> tuple[BatchRun, ...]:
-        """What the commit lists: each producer's batches one by one, what lies between them taken together."""
-        runs: list[BatchRun] = []
-        plain = _PlainRun()
-        for batch in self.batches:
-            if batch.header.has_producer:
-                plain.close(runs)
-                runs.append(_sequence_of(batch.header))
-            else:
-                plain.add(batch.header)
-        plain.close(runs)
-        return tuple(runs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,8 +211,8 @@ class PartitionLog:
         self.next_offset = batch.next_offset
         self.pending.append(batch)
         self.pending_bytes += batch.header.size
-        self._uncommitted[batch.base_offset] = batch
         if batch.header.has_producer:
+            self._uncommitted[batch.base_offset] = batch
             self._remember(batch)
         if batch.waits_for_commit or self.readers_waiting:
             self.wanted = True
@@ -223,11 +229,15 @@ class PartitionLog:
 
     def freeze(self, max_bytes: int) -> Chunk:
         """Move pending batches, at least one and up to ``max_bytes``, into a chunk."""
-        taken = [self.pending.popleft()]
-        size = taken[0].header.size
-        while self.pending and size + self.pending[0].header.size <= max_bytes:
-            taken.append(self.pending.popleft())
-            size += taken[-1].header.size
+        if self.pending_bytes <= max_bytes:
+            taken, size = list(self.pending), self.pending_bytes
+            self.pending.clear()
+        else:
+            taken = [self.pending.popleft()]
+            size = taken[0].header.size
+            while self.pending and size + self.pending[0].header.size <= max_bytes:
+                taken.append(self.pending.popleft())
+                size += taken[-1].header.size
         self.pending_bytes -= size
         if not self.pending:
             self.wanted = self.urgent = False
@@ -241,8 +251,10 @@ class PartitionLog:
         assert first is chunk
         self.high_watermark = chunk.next_offset
         for batch in chunk.batches:
-            del self._uncommitted[batch.base_offset]
-            batch.acknowledge()
+            if batch.header.has_producer:
+                del self._uncommitted[batch.base_offset]
+            if not batch.acknowledged:
+                batch.acknowledge()
         self._commit_waiters.wake(self.high_watermark)
         self._visible_waiters.wake(self.visible_end)
 
@@ -302,15 +314,22 @@ class PartitionLog:
             del self._windows[next(iter(self._windows))]
 
 
-class _PlainRun:
-    """Consecutive batches without producer id, summed up: a flush may hold thousands of small ones."""
+class Runs:
+    """What the commit lists: each producer's batches one by one, what lies between them summed up, because a flush may
+    hold thousands of small ones.
+    """
 
-    __slots__ = ("byte_length", "max_ms", "min_ms", "record_count")
+    __slots__ = ("_done", "byte_length", "max_ms", "min_ms", "record_count")
 
     def __init__(self) -> None:
+        self._done: list[BatchRun] = []
         self.record_count = self.byte_length = self.min_ms = self.max_ms = 0
 
     def add(self, header: BatchHeader) -> None:
+        if header.has_producer:
+            self._close()
+            self._done.append(_sequence_of(header))
+            return
         smallest_ms, largest_ms = declared_times_ms(header)
         if self.record_count:
             smallest_ms, largest_ms = min(smallest_ms, self.min_ms), max(largest_ms, self.max_ms)
@@ -318,9 +337,13 @@ class _PlainRun:
         self.record_count += header.record_count
         self.byte_length += header.size
 
-    def close(self, runs: list[BatchRun]) -> None:
+    def finish(self) -> tuple[BatchRun, ...]:
+        self._close()
+        return tuple(self._done)
+
+    def _close(self) -> None:
         if self.record_count:
-            runs.append(
+            self._done.append(
                 BatchRun(
                     record_count=self.record_count,
                     byte_length=self.byte_length,

@@ -145,10 +145,8 @@ def _forgets_producers(stack: ExitStack, world: World, errands: Errands) -> None
 
 def _retry_before_its_original(stack: ExitStack, world: World, errands: Errands) -> None:
     def make(original: Any) -> Any:
-        def repeat(
-            self: LeasedLog, partition: PartitionLog, base_offset: int, pending: Any, *args: Any, **kwargs: Any
-        ) -> Any:
-            return original(self, partition, base_offset, None, *args, **kwargs)
+        def repeat(self: LeasedLog, base_offset: int, pending: Any, *args: Any, **kwargs: Any) -> Any:
+            return original(self, base_offset, None, *args, **kwargs)
 
         return repeat
 
