@@ -333,7 +333,7 @@ class LeasedLog:
     def committed(self, chunk: Chunk, outcome: SliceOutcome) -> None:
         partition = chunk.partition
         partition.committed(chunk)
-        self._buffer_bytes -= chunk.size_bytes + _BATCH_OVERHEAD_BYTES * len(chunk.batches)
+        self._buffer_bytes -= sum(_budget(batch) for batch in chunk.batches)
         self._wal.settle(lsns_of(chunk.batches))
         self.stats.committed_batches += len(chunk.batches)
         if self._options.durability is Durability.OBJECT:
