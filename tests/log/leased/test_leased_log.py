@@ -244,8 +244,7 @@ async def test_idempotent_producers_hear_their_mistakes(tmp_path: Path) -> None:
         topic, node = await stage.cluster.topic(), await stage.node()
         (key,) = topic.partition_keys()
         await node.lead(topic)
-        for sequence in range(7):
-            node.log.append(key, batch("v", producer=(9, 1, sequence)), acks=1)
+        await acked(*(node.log.append(key, batch("v", producer=(9, 1, sequence)), acks=1) for sequence in range(7)))
         with pytest.raises(OutOfOrderSequence):
             node.log.append(key, batch("v", producer=(9, 1, 9)), acks=1)
         with pytest.raises(DuplicateSequence):
@@ -253,6 +252,27 @@ async def test_idempotent_producers_hear_their_mistakes(tmp_path: Path) -> None:
         with pytest.raises(StaleProducer):
             node.log.append(key, batch("v", producer=(9, 0, 7)), acks=1)
         assert node.log.append(key, batch("v", producer=(9, 1, 7)), acks=1).base_offset == 7
+
+
+async def test_r9_nothing_uncommitted_is_called_written_long_ago(tmp_path: Path) -> None:
+    """Clients take 46 for success. More than five batches of a producer may wait while the store is slow."""
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(), await stage.node()
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        await acked(node.log.append(key, batch("committed", producer=(9, 1, 0)), acks=-1))
+        waiting = [
+            node.log.append(key, batch("v", "w", producer=(9, 1, sequence)), acks=-1) for sequence in range(1, 19, 2)
+        ]
+        again = node.log.append(key, batch("v", "w", producer=(9, 1, 1)), acks=-1)
+        assert (again.duplicate, again.base_offset, again.done.done()) == (True, 1, False)
+        with pytest.raises(BackPressureRejected, match="waits for its commit"):
+            node.log.append(key, batch("w", producer=(9, 1, 2)), acks=-1)
+        with pytest.raises(DuplicateSequence):
+            node.log.append(key, batch("committed", producer=(9, 1, 0)), acks=-1)
+        await acked(*waiting, again)
+        with pytest.raises(DuplicateSequence):
+            node.log.append(key, batch("v", "w", producer=(9, 1, 1)), acks=-1)
 
 
 async def test_r9_producer_state_survives_a_take_over(tmp_path: Path) -> None:

@@ -18,14 +18,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from streamhouse.core.errors import DuplicateSequence, NotLeader, OutOfOrderSequence, StaleProducer
+from streamhouse.core.errors import (
+    BackPressureRejected,
+    DuplicateSequence,
+    NotLeader,
+    OutOfOrderSequence,
+    StaleProducer,
+)
 from streamhouse.core.ids import PartitionKey
 from streamhouse.core.limits import MAX_PRODUCERS_PER_PARTITION
 from streamhouse.core.topic_config import TopicConfig
 from streamhouse.formats.declared_times import declared_times_ms
 from streamhouse.log.leased.seams import LeaseGuard
 from streamhouse.metadata.contract import BatchRun, BatchVerdict, ProducerState
-from streamhouse.metadata.dedup import ProducerWindow
+from streamhouse.metadata.dedup import SEQUENCE_MODULUS, ProducerWindow
 from streamhouse.wire.batch import BatchHeader
 
 
@@ -179,6 +185,8 @@ class PartitionLog:
         self._visible_when_synced = visible_when_synced
         self._windows = {state.producer_id: ProducerWindow(state.producer_epoch, state.batches) for state in producers}
         self._uncommitted: dict[int, Pending] = {}
+        self._producing: dict[int, deque[Pending]] = {}
+        """By producer id, of the uncommitted: more than its window holds, while flushes are slow."""
         self._visible_waiters = _Waiters()
         self._commit_waiters = _Waiters()
 
@@ -215,8 +223,23 @@ class PartitionLog:
             case BatchVerdict.STALE_PRODUCER:
                 raise StaleProducer(f"{what} comes with epoch {header.producer_epoch}, a newer one has written")
             case BatchVerdict.DUPLICATE_TOO_OLD:
-                raise DuplicateSequence(f"{what} was written long ago")
+                return self._beyond_the_window(header, what)
         raise OutOfOrderSequence(f"{what} does not follow the last one")
+
+    def _beyond_the_window(self, header: BatchHeader, what: str) -> Original:
+        """Clients take 46 for "written": it may be said only of what is committed (R9)."""
+        behind = [
+            batch
+            for batch in self._producing.get(header.producer_id, ())
+            if batch.header.producer_epoch == header.producer_epoch
+        ]
+        for batch in behind:
+            same = batch.header.base_sequence == header.base_sequence
+            if same and batch.header.record_count == header.record_count:
+                return Original(base_offset=batch.base_offset, pending=batch)
+        if behind and not _ends_before(header, behind[0].header):
+            raise BackPressureRejected(f"{what} is among what waits for its commit; send it again")
+        raise DuplicateSequence(f"{what} was written long ago")
 
     def take(self, batch: Pending) -> None:
         """The one place where the log grows. Everything that could refuse it has been asked before (R11)."""
@@ -259,6 +282,8 @@ class PartitionLog:
         first = self.frozen.popleft()
         assert first is chunk
         self.high_watermark = chunk.next_offset
+        if self._producing:
+            self._no_longer_producing(chunk.batches)
         for batch in chunk.batches:
             del self._uncommitted[batch.base_offset]
             batch.acknowledge()
@@ -273,6 +298,7 @@ class PartitionLog:
         self.pending.clear()
         self.pending_bytes = 0
         self._uncommitted.clear()
+        self._producing.clear()
         for batch in left:
             batch.fail(error)
         self._commit_waiters.fail(error)
@@ -314,11 +340,20 @@ class PartitionLog:
         return future
 
     def _remember(self, batch: Pending) -> None:
+        self._producing.setdefault(batch.header.producer_id, deque()).append(batch)
         window = self._windows.pop(batch.header.producer_id, None) or ProducerWindow()
         window.record(_sequence_of(batch.header), batch.base_offset)
         self._windows[batch.header.producer_id] = window  # at the end: the dictionary is in order of use
         if len(self._windows) > MAX_PRODUCERS_PER_PARTITION:
             del self._windows[next(iter(self._windows))]
+
+    def _no_longer_producing(self, batches: Iterable[Pending]) -> None:
+        for batch in batches:
+            if batch.header.has_producer:
+                behind = self._producing[batch.header.producer_id]
+                behind.popleft()
+                if not behind:
+                    del self._producing[batch.header.producer_id]
 
 
 class _PlainRun:
@@ -348,6 +383,12 @@ class _PlainRun:
                 )
             )
             self.record_count = self.byte_length = 0
+
+
+def _ends_before(header: BatchHeader, later: BatchHeader) -> bool:
+    """Whether all its sequences come before the other's; half the sequence space behind is the past."""
+    gap = (later.base_sequence - header.base_sequence - header.record_count) % SEQUENCE_MODULUS
+    return gap < SEQUENCE_MODULUS // 2
 
 
 def _sequence_of(header: BatchHeader) -> BatchRun:
