@@ -22,8 +22,10 @@ from streamhouse.core.settings import Settings
 _SWITCH_INTERVAL_S: Final = 0.0005
 """How long the WAL's thread may wait for the interpreter after a sync; Python's 5 ms would be the latency."""
 
-_GC_THRESHOLDS: Final = (50_000, 20, 100)
-"""Thousands of batches are in memory at any time and none of them in a cycle: looking at them all is a long pause."""
+_GC_THRESHOLDS: Final = (5_000, 500, 100)
+"""Thousands of batches are in memory at any time and none of them in a cycle: looking at them all is a long pause, and
+so is looking at many young ones at once.
+"""
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _KEEP_BELOW_BYTES: Final = 64 * MIB

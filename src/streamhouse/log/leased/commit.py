@@ -26,6 +26,7 @@ T = TypeVar("T")
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 5.0
 _STAMP_MAX_AGE_MS: Final = 60_000
+_PAUSE_ABOVE_BATCHES: Final = 100
 
 
 class Outcomes(Protocol):
@@ -71,6 +72,10 @@ class Committer:
     clock: Clock
     randomness: Randomness
     outcomes: Outcomes
+    pause_s: float = 0.0
+    """Between two steps of work on the event loop. More than 0 where nobody waits for a commit: without a real pause
+    the WAL's thread, for which everybody waits, would get the interpreter only every now and then.
+    """
     health: FlushHealth = field(default_factory=FlushHealth)
     stamps: StoreStamps = field(init=False)
     _last: asyncio.Future[None] | None = None
@@ -111,7 +116,7 @@ class Committer:
             except StopIteration as done:
                 objects: list[PackedObject] = done.value
                 return objects
-            await asyncio.sleep(0)
+            await asyncio.sleep(self.pause_s)
 
     async def put(self, packed: PackedObject) -> None:
         await self._persist(
@@ -145,6 +150,8 @@ class Committer:
                 continue  # the leadership ended while the commit was under way; recovery will find out
             if outcome.verdict is Verdict.COMMITTED:
                 self.outcomes.committed(each.chunk, outcome)
+                if self.pause_s and len(each.chunk.batches) > _PAUSE_ABOVE_BATCHES:
+                    await asyncio.sleep(self.pause_s)
             elif outcome.verdict is Verdict.STALE_OBJECT:
                 stale.append(each.chunk)
             else:

@@ -37,6 +37,7 @@ from streamhouse.objectstore.contract import ObjectStore
 from streamhouse.wire.batch import patch, read_header, stamp_log_append_time, validate
 from streamhouse.wire.buffers import BytesLike
 
+_BACKGROUND_PAUSE_S: Final = 0.0005
 _BATCH_OVERHEAD_BYTES: Final = (
     512  # objects around a buffered batch: without it, many tiny ones would outgrow the budget
 )
@@ -103,7 +104,14 @@ class LeasedLog:
         self._buffer_bytes = 0
         self._unsynced: deque[tuple[PartitionLog, Pending]] = deque()
         self._held = HeldFrames(metadata=metadata, wal=wal, clock=clock, max_age_ms=options.resubmit_max_age_ms)
-        self._committer = Committer(metadata=metadata, store=store, clock=clock, randomness=randomness, outcomes=self)
+        self._committer = Committer(
+            metadata=metadata,
+            store=store,
+            clock=clock,
+            randomness=randomness,
+            outcomes=self,
+            pause_s=_BACKGROUND_PAUSE_S if options.durability is Durability.WAL else 0,
+        )
         self._flusher = Flusher(
             self._committer,
             options.rules,
@@ -333,7 +341,7 @@ class LeasedLog:
     def committed(self, chunk: Chunk, outcome: SliceOutcome) -> None:
         partition = chunk.partition
         partition.committed(chunk)
-        self._buffer_bytes -= sum(_budget(batch) for batch in chunk.batches)
+        self._buffer_bytes -= chunk.size_bytes + _BATCH_OVERHEAD_BYTES * len(chunk.batches)
         self._wal.settle(lsns_of(chunk.batches))
         self.stats.committed_batches += len(chunk.batches)
         if self._options.durability is Durability.OBJECT:

@@ -10,13 +10,13 @@ from typing import Final
 from streamhouse.core.limits import MAX_BLOB_BYTES
 from streamhouse.formats.segment_v1_writer import SegmentWriter
 from streamhouse.formats.shared_blob_v1_writer import BlobWriter
-from streamhouse.log.leased.partition import Chunk
-from streamhouse.metadata.contract import KAFKA_BATCHES, SEGMENT_V1, EntryKind, LeasedSlice, ObjectRef
+from streamhouse.log.leased.partition import Chunk, Runs
+from streamhouse.metadata.contract import KAFKA_BATCHES, SEGMENT_V1, BatchRun, EntryKind, LeasedSlice, ObjectRef
 from streamhouse.objectstore.keys import SegmentKey, SharedBlobKey
 from streamhouse.wire.buffers import BytesLike
 
 _JOIN_BELOW_BYTES: Final = 4096
-_STEP_BATCHES: Final = 64  # about a millisecond of work
+_STEP_BATCHES: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +67,11 @@ def _by_size(chunks: Sequence[Chunk]) -> list[list[Chunk]]:
 def _segment(chunk: Chunk, created_ms: int, object_id: uuid.UUID) -> Generator[None, None, PackedObject]:
     partition = chunk.partition
     writer = SegmentWriter(key=partition.key)
+    runs = Runs()
     buffers: list[BytesLike] = []
     for number, batch in enumerate(chunk.batches, start=1):
         buffers.extend(writer.append(batch.data, batch.header))
+        runs.add(batch.header)
         if number % _STEP_BATCHES == 0:
             yield
     segment = writer.finish()
@@ -81,7 +83,7 @@ def _segment(chunk: Chunk, created_ms: int, object_id: uuid.UUID) -> Generator[N
         object_id=object_id,
     )
     ref = ObjectRef(key=str(name), size_bytes=segment.size, created_at_ms=created_ms)
-    piece = _slice(chunk, ref, EntryKind.SEGMENT, SEGMENT_V1, 0, segment.size)
+    piece = _slice(chunk, runs.finish(), ref, EntryKind.SEGMENT, SEGMENT_V1, 0, segment.size)
     return PackedObject(
         object=ref,
         buffers=_joined_if_small([*buffers, *segment.buffers], segment.size),
@@ -92,10 +94,12 @@ def _segment(chunk: Chunk, created_ms: int, object_id: uuid.UUID) -> Generator[N
 def _blob(chunks: Sequence[Chunk], created_ms: int, object_id: uuid.UUID) -> Generator[None, None, PackedObject]:
     writer = BlobWriter(created_at_ms=created_ms)
     taken = 0
-    for chunk in chunks:
+    runs = [Runs() for _ in chunks]
+    for chunk, listed in zip(chunks, runs, strict=True):
         body = writer.add(chunk.partition.topic, chunk.partition.key)
         for batch in chunk.batches:
             body.append(batch.data, batch.header)
+            listed.add(batch.header)
             taken += 1
             if taken % _STEP_BATCHES == 0:
                 yield
@@ -105,9 +109,9 @@ def _blob(chunks: Sequence[Chunk], created_ms: int, object_id: uuid.UUID) -> Gen
     placed = tuple(
         Placed(
             chunk=chunk,
-            slice=_slice(chunk, ref, EntryKind.WAL, KAFKA_BATCHES, part.byte_offset, part.byte_length),
+            slice=_slice(chunk, listed.finish(), ref, EntryKind.WAL, KAFKA_BATCHES, part.byte_offset, part.byte_length),
         )
-        for chunk, part in zip(chunks, blob.slices, strict=True)
+        for chunk, listed, part in zip(chunks, runs, blob.slices, strict=True)
     )
     return PackedObject(object=ref, buffers=_joined_if_small(blob.buffers, blob.size), placed=placed)
 
@@ -118,7 +122,13 @@ def _joined_if_small(buffers: Sequence[BytesLike], size: int) -> Sequence[BytesL
 
 
 def _slice(
-    chunk: Chunk, ref: ObjectRef, kind: EntryKind, encoding: str, byte_offset: int, byte_length: int
+    chunk: Chunk,
+    runs: tuple[BatchRun, ...],
+    ref: ObjectRef,
+    kind: EntryKind,
+    encoding: str,
+    byte_offset: int,
+    byte_length: int,
 ) -> LeasedSlice:
     return LeasedSlice(
         key=chunk.partition.key,
@@ -129,5 +139,5 @@ def _slice(
         byte_offset=byte_offset,
         byte_length=byte_length,
         encoding=encoding,
-        batches=chunk.runs(),
+        batches=runs,
     )

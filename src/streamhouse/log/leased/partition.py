@@ -109,19 +109,6 @@ class Chunk:
     def next_offset(self) -> int:
         return self.batches[-1].next_offset
 
-    def runs(self) -> tuple[BatchRun, ...]:
-        """What the commit lists: each producer's batches one by one, what lies between them taken together."""
-        runs: list[BatchRun] = []
-        plain = _PlainRun()
-        for batch in self.batches:
-            if batch.header.has_producer:
-                plain.close(runs)
-                runs.append(_sequence_of(batch.header))
-            else:
-                plain.add(batch.header)
-        plain.close(runs)
-        return tuple(runs)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Original:
@@ -247,8 +234,8 @@ class PartitionLog:
         self.next_offset = batch.next_offset
         self.pending.append(batch)
         self.pending_bytes += batch.header.size
-        self._uncommitted[batch.base_offset] = batch
         if batch.header.has_producer:
+            self._uncommitted[batch.base_offset] = batch
             self._remember(batch)
         if batch.waits_for_commit or self.readers_waiting:
             self.wanted = True
@@ -265,11 +252,15 @@ class PartitionLog:
 
     def freeze(self, max_bytes: int) -> Chunk:
         """Move pending batches, at least one and up to ``max_bytes``, into a chunk."""
-        taken = [self.pending.popleft()]
-        size = taken[0].header.size
-        while self.pending and size + self.pending[0].header.size <= max_bytes:
-            taken.append(self.pending.popleft())
-            size += taken[-1].header.size
+        if self.pending_bytes <= max_bytes:
+            taken, size = list(self.pending), self.pending_bytes
+            self.pending.clear()
+        else:
+            taken = [self.pending.popleft()]
+            size = taken[0].header.size
+            while self.pending and size + self.pending[0].header.size <= max_bytes:
+                taken.append(self.pending.popleft())
+                size += taken[-1].header.size
         self.pending_bytes -= size
         if not self.pending:
             self.wanted = self.urgent = False
@@ -285,8 +276,10 @@ class PartitionLog:
         if self._producing:
             self._no_longer_producing(chunk.batches)
         for batch in chunk.batches:
-            del self._uncommitted[batch.base_offset]
-            batch.acknowledge()
+            if batch.header.has_producer:
+                del self._uncommitted[batch.base_offset]
+            if not batch.acknowledged:
+                batch.acknowledge()
         self._commit_waiters.wake(self.high_watermark)
         self._visible_waiters.wake(self.visible_end)
 
@@ -356,15 +349,22 @@ class PartitionLog:
                     del self._producing[batch.header.producer_id]
 
 
-class _PlainRun:
-    """Consecutive batches without producer id, summed up: a flush may hold thousands of small ones."""
+class Runs:
+    """What the commit lists: each producer's batches one by one, what lies between them summed up, because a flush may
+    hold thousands of small ones.
+    """
 
-    __slots__ = ("byte_length", "max_ms", "min_ms", "record_count")
+    __slots__ = ("_done", "byte_length", "max_ms", "min_ms", "record_count")
 
     def __init__(self) -> None:
+        self._done: list[BatchRun] = []
         self.record_count = self.byte_length = self.min_ms = self.max_ms = 0
 
     def add(self, header: BatchHeader) -> None:
+        if header.has_producer:
+            self._close()
+            self._done.append(_sequence_of(header))
+            return
         smallest_ms, largest_ms = declared_times_ms(header)
         if self.record_count:
             smallest_ms, largest_ms = min(smallest_ms, self.min_ms), max(largest_ms, self.max_ms)
@@ -372,9 +372,13 @@ class _PlainRun:
         self.record_count += header.record_count
         self.byte_length += header.size
 
-    def close(self, runs: list[BatchRun]) -> None:
+    def finish(self) -> tuple[BatchRun, ...]:
+        self._close()
+        return tuple(self._done)
+
+    def _close(self) -> None:
         if self.record_count:
-            runs.append(
+            self._done.append(
                 BatchRun(
                     record_count=self.record_count,
                     byte_length=self.byte_length,
