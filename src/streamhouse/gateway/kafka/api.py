@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from streamhouse.gateway.kafka.wire.message import Message
 
 Fields: TypeAlias = Mapping[str, Any]
-"""A response body by field name. Names unknown to the API are a bug; fields its version lacks are left out, missing ones
-get their default."""
+"""A response body by field name. Names unknown to the API are a bug; fields its version lacks are left out, missing
+ones get their default."""
 
 Buffers: TypeAlias = Sequence[BytesLike]
 """A response body, in pieces that stay unchanged until they are sent."""
