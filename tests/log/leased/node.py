@@ -10,7 +10,9 @@ from pathlib import Path
 from streamhouse.core.clock import ManualClock
 from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.core.randomness import SeededRandomness
-from streamhouse.log.leased.log import LeasedLog, LeasedOptions
+from streamhouse.formats.segment_v1_reader import read_segment
+from streamhouse.formats.shared_blob_v1 import place_slice
+from streamhouse.log.leased.log import Append, LeasedLog, LeasedOptions
 from streamhouse.log.leased.plan import FlushRules
 from streamhouse.log.leased.recovery import held_by_partition
 from streamhouse.log.tail import TailCache
@@ -18,7 +20,17 @@ from streamhouse.log.wal.opening import open_wal
 from streamhouse.log.wal.options import WalOptions
 from streamhouse.log.wal.task_pump import TaskPump
 from streamhouse.log.wal.wal import Wal
-from streamhouse.metadata.contract import Durability, Entry, Holder, Lease, MetadataStore, NewTopic, ScanRange, Topic
+from streamhouse.metadata.contract import (
+    Durability,
+    Entry,
+    EntryKind,
+    Holder,
+    Lease,
+    MetadataStore,
+    NewTopic,
+    ScanRange,
+    Topic,
+)
 from streamhouse.metadata.sqlite.store import SqliteMetadata
 from streamhouse.objectstore.contract import ObjectStore
 from streamhouse.objectstore.memory import MemoryStore
@@ -181,3 +193,28 @@ async def settle(turns: int = 50) -> None:
     """Let every task that can run, run."""
     for _ in range(turns):
         await asyncio.sleep(0)
+
+
+async def acked(*appends: Append) -> None:
+    async with asyncio.timeout(5):
+        await asyncio.gather(*(append.done for append in appends))
+
+
+async def stored(cluster: Cluster, key: PartitionKey) -> list[tuple[int, str]]:
+    """Every record of the log, read from the objects that its entries name."""
+    found: list[tuple[int, str]] = []
+    for entry in await cluster.entries(key):
+        data = await cluster.store.get_range(entry.object_key, entry.byte_offset, entry.byte_length)
+        if entry.kind is EntryKind.SEGMENT:
+            found += values_in(*read_segment(data).runs())
+        else:
+            buffer = bytearray(data)
+            place_slice(
+                buffer,
+                byte_length=entry.byte_length,
+                record_count=entry.record_count,
+                base_offset=entry.base_offset,
+                leader_epoch=entry.epoch,
+            )
+            found += values_in(buffer)
+    return found

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
-from node import Stage, batch, settle, values_in
+from node import Stage, acked, batch, settle, values_in
 
 from streamhouse.core.errors import (
     BackPressureRejected,
@@ -18,18 +20,21 @@ from streamhouse.core.errors import (
     OutOfOrderSequence,
     StaleProducer,
 )
+from streamhouse.core.ids import AppendId, PartitionKey
 from streamhouse.core.randomness import SeededRandomness
-from streamhouse.log.leased.log import Append
-from streamhouse.metadata.contract import Durability, EntryKind
+from streamhouse.log.leased import commit
+from streamhouse.metadata.contract import (
+    Durability,
+    EntryKind,
+    LeasedSlice,
+    MetadataStore,
+    SliceOutcome,
+    Verdict,
+)
 from streamhouse.objectstore.faults import Fault, FaultTimes, FaultyStore, ScriptedFaults
 from streamhouse.objectstore.memory import MemoryStore
 from streamhouse.wire.batch import read_header
 from streamhouse.wire.records import ControlType, build_control_batch
-
-
-async def acked(*appends: Append) -> None:
-    async with asyncio.timeout(5):
-        await asyncio.gather(*(append.done for append in appends))
 
 
 async def test_acks_all_returns_after_object_and_commit(tmp_path: Path) -> None:
@@ -208,6 +213,59 @@ async def test_r11_stale_object_uploads_the_same_batches_again_at_the_same_offse
         assert append.base_offset == 1
         assert len([info.key async for info in stage.cluster.store.list()]) == 3  # one of them refused
         assert [entry.base_offset for entry in await stage.cluster.entries(key)] == [0, 1]
+
+
+class NotYet:
+    """Metadata that says of one partition, for the first commits, that what comes before has not arrived."""
+
+    def __init__(self, inner: MetadataStore, times: int) -> None:
+        self._inner = inner
+        self.key: PartitionKey | None = None
+        self.times = times
+        self.sent: list[AppendId] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def commit_leased(self, append_id: AppendId, slices: Sequence[LeasedSlice]) -> list[SliceOutcome]:
+        self.sent.append(append_id)
+        if len(self.sent) > self.times:
+            return await self._inner.commit_leased(append_id, slices)
+        now = await self._inner.commit_leased(append_id, [piece for piece in slices if piece.key != self.key])
+        answers = {outcome.key: outcome for outcome in now}
+        return [answers.get(piece.key) or SliceOutcome(key=piece.key, verdict=Verdict.NOT_YET) for piece in slices]
+
+
+async def test_r10_not_yet_sends_the_identical_commit_again_and_keeps_the_leadership(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic(partitions=2)
+        metadata = NotYet(stage.cluster.metadata, times=2)
+        node = await stage.node(metadata=metadata)
+        metadata.key, other = topic.partition_keys()
+        await node.lead(topic, 0)
+        await node.lead(topic, 1)
+        await acked(node.log.append(metadata.key, batch("a"), acks=-1), node.log.append(other, batch("b"), acks=-1))
+        assert len(metadata.sent) == 3
+        assert len(set(metadata.sent)) == 1
+        assert node.dropped == []
+        assert [await stage.cluster.high_watermark(key) for key in topic.partition_keys()] == [1, 1]
+
+
+async def test_r10_not_yet_for_long_ends_the_leadership(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log ends elsewhere than this leader believes; waiting for ever would stop every other partition's flushes."""
+    monkeypatch.setattr(commit, "_FIRST_PAUSE_S", 0.001)
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic(partitions=2)
+        metadata = NotYet(stage.cluster.metadata, times=10**9)
+        node = await stage.node(metadata=metadata)
+        metadata.key, other = topic.partition_keys()
+        await node.lead(topic, 0)
+        await node.lead(topic, 1)
+        doomed, fine = (node.log.append(key, batch("a"), acks=-1) for key in (metadata.key, other))
+        with pytest.raises(NotLeader, match="not_yet"):
+            await acked(doomed)
+        await acked(fine)
+        assert [key for key, _ in node.dropped] == [metadata.key]
 
 
 async def test_r9_a_retry_gets_the_originals_offsets_and_waits_for_it(tmp_path: Path) -> None:

@@ -8,46 +8,17 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from node import Cluster, Stage, batch, settle, values_in
+from node import Stage, acked, batch, settle, stored
 
 from streamhouse.core.errors import CorruptFrame, MetadataUnavailable, NotLeader
-from streamhouse.core.ids import PartitionKey
 from streamhouse.core.randomness import SeededRandomness
-from streamhouse.formats.segment_v1_reader import read_segment
-from streamhouse.formats.shared_blob_v1 import place_slice
-from streamhouse.log.leased.log import Append
 from streamhouse.log.leased.recovery import HeldFrame, never_again, sort_frames
 from streamhouse.log.wal.task_pump import TaskPump
-from streamhouse.metadata.contract import Durability, EntryKind, EpochStart, MetadataStore, SliceOutcome
+from streamhouse.metadata.contract import Durability, EpochStart, MetadataStore, SliceOutcome
 from streamhouse.objectstore.faults import Fault, FaultyStore, ScriptedFaults
 from streamhouse.wire.batch import read_header
 
 MINE, OTHER = UUID(int=1), UUID(int=2)
-
-
-async def acked(*appends: Append) -> None:
-    async with asyncio.timeout(5):
-        await asyncio.gather(*(append.done for append in appends))
-
-
-async def stored(cluster: Cluster, key: PartitionKey) -> list[tuple[int, str]]:
-    """Every record of the log, read from the objects that its entries name."""
-    found: list[tuple[int, str]] = []
-    for entry in await cluster.entries(key):
-        data = await cluster.store.get_range(entry.object_key, entry.byte_offset, entry.byte_length)
-        if entry.kind is EntryKind.SEGMENT:
-            found += values_in(*read_segment(data).runs())
-        else:
-            buffer = bytearray(data)
-            place_slice(
-                buffer,
-                byte_length=entry.byte_length,
-                record_count=entry.record_count,
-                base_offset=entry.base_offset,
-                leader_epoch=entry.epoch,
-            )
-            found += values_in(buffer)
-    return found
 
 
 def frame(

@@ -27,6 +27,8 @@ _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 5.0
 _STAMP_MAX_AGE_MS: Final = 60_000
 _PAUSE_ABOVE_BATCHES: Final = 100
+NOT_YET_TRIES: Final = 6
+"""About three seconds, while the flushes behind wait; a log that stands still for longer ends not where we believe."""
 
 
 class Outcomes(Protocol):
@@ -123,6 +125,11 @@ class Committer:
             lambda: self.store.put(packed.object.key, packed.buffers, accept_equal=True), StoreError, self._note_store
         )
 
+    async def back_off(self, tries: int) -> None:
+        """Before trying once more what has been tried so often."""
+        longest_s = min(_FIRST_PAUSE_S * 2 ** min(tries - 1, 10), _LONGEST_PAUSE_S)
+        await asyncio.sleep(self.randomness.uniform(0, longest_s))
+
     async def _upload(self, large: Sequence[Chunk], small: Sequence[Chunk], *, fresh: bool = False) -> list[Placed]:
         created_ms = await self._persist(lambda: self.stamps.now_ms(fresh=fresh), MetadataError, self._note_metadata)
         objects = await self.pack(large, small, created_ms=created_ms)
@@ -143,19 +150,31 @@ class Committer:
         if not alive:
             return []
         append_id = AppendId(self.randomness.uuid())
-        outcomes = await self.commit_slices(append_id, [each.slice for each in alive])
+        slices = [each.slice for each in alive]
         stale: list[Chunk] = []
-        for each, outcome in zip(alive, outcomes, strict=True):
-            if each.chunk.partition.phase is Phase.DROPPED:
-                continue  # the leadership ended while the commit was under way; recovery will find out
-            if outcome.verdict is Verdict.COMMITTED:
-                self.outcomes.committed(each.chunk, outcome)
-                if self.pause_s and len(each.chunk.batches) > _PAUSE_ABOVE_BATCHES:
-                    await asyncio.sleep(self.pause_s)
-            elif outcome.verdict is Verdict.STALE_OBJECT:
-                stale.append(each.chunk)
-            else:
-                self.outcomes.refused(each.chunk, outcome)
+        tries = 0
+        while alive:
+            outcomes = {outcome.key: outcome for outcome in await self.commit_slices(append_id, slices)}
+            not_yet: list[Placed] = []
+            for each in alive:
+                outcome = outcomes[each.slice.key]
+                if each.chunk.partition.phase is Phase.DROPPED:
+                    continue  # the leadership ended while the commit was under way; recovery will find out
+                if outcome.verdict is Verdict.COMMITTED:
+                    self.outcomes.committed(each.chunk, outcome)
+                    if self.pause_s and len(each.chunk.batches) > _PAUSE_ABOVE_BATCHES:
+                        await asyncio.sleep(self.pause_s)
+                elif outcome.verdict is Verdict.STALE_OBJECT:
+                    stale.append(each.chunk)
+                elif outcome.verdict is Verdict.NOT_YET and tries < NOT_YET_TRIES:
+                    not_yet.append(each)  # R10: no reason to tear down; the identical commit again
+                else:
+                    self.outcomes.refused(each.chunk, outcome)
+            alive = not_yet
+            if alive:
+                tries += 1
+                self.health.commits_retried += 1
+                await self.back_off(tries)
         return stale
 
     async def _persist(
@@ -164,14 +183,14 @@ class Committer:
         repeat: type[StoreError] | type[MetadataError],
         note: Callable[[str], None],
     ) -> T:
-        pause_s = _FIRST_PAUSE_S
+        tries = 0
         while True:
             try:
                 result = await call()
             except repeat as error:
                 note(str(error))
-                await asyncio.sleep(self.randomness.uniform(0, pause_s))
-                pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+                tries += 1
+                await self.back_off(tries)
             else:
                 note("")
                 return result
