@@ -5,6 +5,8 @@ recovery.py   what to do with frames an earlier leadership left in the WAL (R3, 
 plan.py       which partitions a flush takes, and when the next one is due; flusher.py is its loop
 pack.py       a flush's batches as objects: segments and one shared blob
 commit.py     upload, commit until there is a verdict, and what each verdict means
+comeback.py   acts on those frames: replays, and has resubmission.py write the others as new records
+budget.py     how much memory all of this may take
 log.py        the whole: LeasedLog
 seams.py      what it needs of the WAL and of leases
 """

@@ -5,12 +5,12 @@ recovery.py holds the rules; this keeps the frames and asks the metadata for wha
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass, field
 
 from streamhouse.core.clock import Clock
 from streamhouse.core.ids import PartitionKey
+from streamhouse.log.leased.budget import WriteBudget, cost_bytes
 from streamhouse.log.leased.partition import PartitionLog
 from streamhouse.log.leased.recovery import HeldFrame, SortedFrames, never_again, sort_frames
 from streamhouse.log.leased.seams import WriteAheadLog
@@ -22,26 +22,33 @@ class HeldFrames:
     metadata: MetadataStore
     wal: WriteAheadLog
     clock: Clock
+    budget: WriteBudget
     max_age_ms: int
     """R4: how old an acknowledged acks=1 record may be and still come back after another agent has led."""
-    _frames: defaultdict[PartitionKey, list[HeldFrame]] = field(default_factory=lambda: defaultdict(list))
+    _frames: dict[PartitionKey, dict[int, HeldFrame]] = field(default_factory=dict)
+    """By partition and LSN; a partition without frames is not in it."""
 
     def add(self, key: PartitionKey, frames: Iterable[HeldFrame]) -> None:
-        self._frames[key].extend(frames)
+        for frame in frames:
+            self._frames.setdefault(key, {})[frame.lsn] = frame
+            self.budget.held_bytes += _cost_bytes(frame)
+
+    def frames_of(self, key: PartitionKey) -> Collection[HeldFrame]:
+        return self._frames.get(key, {}).values()
 
     async def sort(self, partition: PartitionLog) -> SortedFrames:
         """What to do with a partition's frames now that it is led here. Committed and dropped ones are settled.
 
-        Frames to be resubmitted stay held until ``done`` is told of each, so that a failure half-way loses none.
+        The others stay held until ``take_out`` is told of each, so that a failure half-way loses none.
         """
         key = partition.key
-        if not self._frames.get(key):
+        if not self.frames_of(key):
             return SortedFrames()
         # A leadership that ended in this very process may have left frames that no sync has reached yet.
-        await self.wal.wait_synced(max(frame.lsn for frame in self._frames[key]))
+        await self.wal.wait_synced(max(frame.lsn for frame in self.frames_of(key)))
         history = await self.metadata.epoch_history(key)
         sorted_frames = sort_frames(
-            self._frames.get(key, ()),
+            self.frames_of(key),
             wal_id=self.wal.wal_id,
             history=history,
             high_watermark=partition.high_watermark,
@@ -50,13 +57,22 @@ class HeldFrames:
             max_age_ms=self.max_age_ms,
             where=str(partition),
         )
-        self._frames[key] = sorted_frames.resubmit.copy()
-        self.wal.settle([frame.lsn for frame in (*sorted_frames.committed, *sorted_frames.dropped)])
+        self.settle(key, (*sorted_frames.committed, *sorted_frames.dropped))
         return sorted_frames
 
-    def done(self, key: PartitionKey, frame: HeldFrame) -> None:
-        self.wal.settle([frame.lsn])
-        self._frames[key] = [held for held in self._frames[key] if held.lsn != frame.lsn]
+    def settle(self, key: PartitionKey, frames: Collection[HeldFrame]) -> None:
+        """These are in the log, or never will be."""
+        self.wal.settle([frame.lsn for frame in frames])
+        for frame in frames:
+            self.take_out(key, frame)
+
+    def take_out(self, key: PartitionKey, frame: HeldFrame) -> None:
+        """A leadership here looks after it from now on, or nobody needs to."""
+        mine = self._frames.get(key, {})
+        if mine.pop(frame.lsn, None) is not None:
+            self.budget.held_bytes -= _cost_bytes(frame)
+        if not mine:
+            self._frames.pop(key, None)
 
     async def sweep(self, led_here: Container[PartitionKey]) -> int:
         """Let go of frames that can never come back: others have led their partition since. Returns how many.
@@ -64,16 +80,18 @@ class HeldFrames:
         Frames of partitions that nobody else has led since stay, whatever their age: they may be all there is (R3).
         """
         let_go = 0
-        for key in [key for key, frames in self._frames.items() if frames and key not in led_here]:
+        for key in [key for key in self._frames if key not in led_here]:
             history = await self.metadata.epoch_history(key)
             gone = never_again(
-                self._frames[key],
+                self.frames_of(key),
                 wal_id=self.wal.wal_id,
                 history=history,
                 oldest_ms=self.clock.wall_ms() - self.max_age_ms,
             )
-            lsns = {frame.lsn for frame in gone}
-            self._frames[key] = [frame for frame in self._frames[key] if frame.lsn not in lsns]
-            self.wal.settle(lsns)
+            self.settle(key, gone)
             let_go += len(gone)
         return let_go
+
+
+def _cost_bytes(frame: HeldFrame) -> int:
+    return cost_bytes(frame.header.size) if frame.in_memory else 0

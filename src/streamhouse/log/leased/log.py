@@ -23,24 +23,24 @@ from streamhouse.core.errors import (
 from streamhouse.core.ids import PartitionKey
 from streamhouse.core.limits import MAX_BATCH_BYTES
 from streamhouse.core.randomness import Randomness
+from streamhouse.log.leased.budget import WriteBudget
+from streamhouse.log.leased.comeback import Comeback
 from streamhouse.log.leased.commit import Committer, FlushHealth
 from streamhouse.log.leased.flusher import Flusher
 from streamhouse.log.leased.held import HeldFrames
 from streamhouse.log.leased.partition import Chunk, PartitionLog, Pending, Phase, lsns_of
 from streamhouse.log.leased.plan import FlushRules
 from streamhouse.log.leased.producers import ProducerLoader
-from streamhouse.log.leased.recovery import HeldFrame, SortedFrames, resubmission_id
+from streamhouse.log.leased.recovery import HeldFrame
+from streamhouse.log.leased.resubmission import Resubmission
 from streamhouse.log.leased.seams import LeaseGuard, WriteAheadLog
 from streamhouse.log.tail import TailCache
-from streamhouse.metadata.contract import Durability, Lease, MetadataStore, SliceOutcome, Topic, Verdict
+from streamhouse.metadata.contract import Durability, Lease, MetadataStore, SliceOutcome, Topic
 from streamhouse.objectstore.contract import ObjectStore
 from streamhouse.wire.batch import patch, read_header, stamp_log_append_time, validate
 from streamhouse.wire.buffers import BytesLike
 
 _BACKGROUND_PAUSE_S: Final = 0.0005
-_BATCH_OVERHEAD_BYTES: Final = (
-    512  # objects around a buffered batch: without it, many tiny ones would outgrow the budget
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,9 +101,15 @@ class LeasedLog:
         self._producers = ProducerLoader(metadata)
         self._opened = asyncio.Event()
         self._opened_epochs: dict[PartitionKey, int] = {}
-        self._buffer_bytes = 0
+        self._budget = WriteBudget(options.max_buffer_bytes, urge=lambda: None)
         self._unsynced: deque[tuple[PartitionLog, Pending]] = deque()
-        self._held = HeldFrames(metadata=metadata, wal=wal, clock=clock, max_age_ms=options.resubmit_max_age_ms)
+        self._held = HeldFrames(
+            metadata=metadata,
+            wal=wal,
+            clock=clock,
+            budget=self._budget,
+            max_age_ms=options.resubmit_max_age_ms,
+        )
         self._committer = Committer(
             metadata=metadata,
             store=store,
@@ -120,6 +126,17 @@ class LeasedLog:
             max_chunk_bytes=options.max_chunk_bytes,
             on_bug=self._flush_broke,
         )
+        self._resubmission = Resubmission(committer=self._committer, held=self._held, wal_id=wal.wal_id)
+        self._comeback = Comeback(
+            held=self._held,
+            budget=self._budget,
+            resubmission=self._resubmission,
+            tail=tail,
+            clock=clock,
+            wal_is_durable=options.durability is Durability.WAL,
+            take=self._take,
+            flush=self.flush,
+        )
         wal.on_synced(self._on_synced)
 
     @property
@@ -128,7 +145,8 @@ class LeasedLog:
 
     @property
     def buffer_bytes(self) -> int:
-        return self._buffer_bytes
+        """Of batches that wait for their commit, and of frames held for a leadership to come."""
+        return self._budget.used_bytes
 
     @property
     def flushes(self) -> int:
@@ -140,6 +158,7 @@ class LeasedLog:
     async def close(self) -> None:
         """Stop without flushing: partitions are closed one by one before, by whoever wants their data out."""
         await self._flusher.close()
+        await self._resubmission.close()
         for key in list(self._partitions):
             self.drop_partition(key, "the agent stops")
 
@@ -180,17 +199,19 @@ class LeasedLog:
             visible_when_synced=self._options.durability is Durability.WAL,
             producers=producers,
         )
-        frames = await self._held.sort(partition)  # from here to the replay nothing is awaited: it holds the only copy
+        frames = await self._held.sort(partition)
         self.stats.dropped_batches += len(frames.dropped)
         self._partitions[key] = partition
         self._opened_epochs[key] = lease.epoch
         try:
-            await self._bring_back(partition, frames)
+            came = await self._comeback.bring_back(partition, frames)
         except BaseException:
             self.drop_partition(key, "its recovery did not finish")
             raise
         if partition.phase is Phase.DROPPED:
             raise partition.not_leader()
+        self.stats.replayed_batches += came.replayed
+        self.stats.resubmitted_batches += came.resubmitted
         partition.phase = Phase.OPEN
         self._opened.set()
         self._opened = asyncio.Event()
@@ -312,7 +333,7 @@ class LeasedLog:
         self._flusher.forget(partition)
         left = partition.drop(NotLeader(str(partition), current_leader=None, hint=reason))
         self._tail.drop(key)
-        self._buffer_bytes -= sum(_budget(batch) for batch in left)
+        self._budget.free(sum(batch.header.size for batch in left), len(left))
         self._held.add(
             key,
             (
@@ -325,6 +346,7 @@ class LeasedLog:
                     batch=batch.data,
                     header=batch.header,
                     refused=batch.refused,
+                    in_memory=True,
                 )
                 for batch in left
             ),
@@ -341,7 +363,7 @@ class LeasedLog:
     def committed(self, chunk: Chunk, outcome: SliceOutcome) -> None:
         partition = chunk.partition
         partition.committed(chunk)
-        self._buffer_bytes -= chunk.size_bytes + _BATCH_OVERHEAD_BYTES * len(chunk.batches)
+        self._budget.free(chunk.size_bytes, len(chunk.batches))
         self._wal.settle(lsns_of(chunk.batches))
         self.stats.committed_batches += len(chunk.batches)
         if self._options.durability is Durability.OBJECT:
@@ -363,7 +385,7 @@ class LeasedLog:
 
     def _take(self, partition: PartitionLog, pending: Pending) -> None:
         partition.take(pending)
-        self._buffer_bytes += _budget(pending)
+        self._budget.take(pending.header.size)
         self.stats.appended_batches += 1
         self.stats.appended_bytes += pending.header.size
         self._flusher.grew(partition)
@@ -384,11 +406,13 @@ class LeasedLog:
         )
 
     def _check_room(self, partition: PartitionLog, size_bytes: int) -> None:
-        if self._buffer_bytes + size_bytes + _BATCH_OVERHEAD_BYTES > self._options.max_buffer_bytes:
+        if not self._budget.has_room(size_bytes):
+            budget = self._budget
+            held = f", {budget.held_bytes} more are held for a new leadership" if budget.held_bytes else ""
             waits_for = self.health.store_problem or self.health.metadata_problem or "the flushes under way"
             raise BackPressureRejected(
-                f"{partition}: {self._buffer_bytes} bytes wait to be committed, the limit is"
-                f" {self._options.max_buffer_bytes}; waiting for: {waits_for}"
+                f"{partition}: {budget.waiting_bytes} bytes wait to be committed{held}, the limit is"
+                f" {budget.max_bytes}; waiting for: {waits_for}"
             )
 
     def _waits_for_commit(self, acks: int, has_producer: bool) -> bool:
@@ -411,72 +435,3 @@ class LeasedLog:
             reason = f"a flush failed unexpectedly: {error!r}"
             self.drop_partition(key, reason)
             self._on_dropped(key, reason)
-
-    # Recovery.
-
-    async def _bring_back(self, partition: PartitionLog, frames: SortedFrames) -> None:
-        for frame in frames.replay:
-            self._replay(partition, frame)
-        if frames.replay and self._options.durability is Durability.OBJECT:
-            await self.flush([partition.key])
-        for frame in frames.resubmit:
-            await self._resubmit(partition, frame)
-
-    def _replay(self, partition: PartitionLog, frame: HeldFrame) -> None:
-        data = bytearray(frame.batch)
-        patch(data, 0, base_offset=frame.base_offset, leader_epoch=partition.epoch)
-        pending = Pending(
-            base_offset=frame.base_offset,
-            next_offset=frame.next_offset,
-            data=data,
-            header=read_header(data),
-            lsn=frame.lsn,
-            acks=frame.acks,
-            appended_ms=self._clock.boot_ms(),
-            timestamp_ms=frame.timestamp_ms,
-            waits_for_commit=False,
-            done=None,
-            acknowledged=self._options.durability is Durability.WAL,
-            refused=frame.refused,
-        )
-        self._take(partition, pending)
-        partition.synced_end = partition.next_offset  # it comes from the WAL
-        if self._options.durability is Durability.WAL:
-            self._tail.publish(partition.key, pending.base_offset, [data])
-        self.stats.replayed_batches += 1
-
-    async def _resubmit(self, partition: PartitionLog, frame: HeldFrame) -> None:
-        """One frame as new records at the end of the log, under an id that any repeat finds again (R4)."""
-        data = bytearray(frame.batch)
-        patch(data, 0, base_offset=partition.next_offset, leader_epoch=partition.epoch)
-        header = read_header(data)
-        pending = Pending(
-            base_offset=partition.next_offset,
-            next_offset=header.next_offset,
-            data=data,
-            header=header,
-            lsn=frame.lsn,
-            acks=frame.acks,
-            appended_ms=self._clock.boot_ms(),
-            timestamp_ms=frame.timestamp_ms,
-            waits_for_commit=False,
-            done=None,
-        )
-        chunk = Chunk(partition=partition, batches=[pending], size_bytes=header.size)
-        created_ms = await self._committer.stamps.now_ms()
-        (packed,) = await self._committer.pack([], [chunk], created_ms=created_ms)
-        await self._committer.put(packed)
-        append_id = resubmission_id(self._wal.wal_id, frame.lsn)
-        (outcome,) = await self._committer.commit_slices(append_id, [packed.placed[0].slice])
-        if outcome.verdict is not Verdict.COMMITTED:
-            raise NotLeader(str(partition), current_leader=None, hint=f"resubmitting was {outcome.verdict.value}")
-        # "Repeated" alone cannot tell an earlier leadership's sending from an earlier one of this very call. The place
-        # can: what an earlier leadership brought in lies below where this one began.
-        if outcome.base_offset == partition.next_offset:
-            partition.next_offset = partition.high_watermark = partition.synced_end = outcome.end_offset + 1
-            self.stats.resubmitted_batches += 1
-        self._held.done(partition.key, frame)
-
-
-def _budget(batch: Pending) -> int:
-    return batch.header.size + _BATCH_OVERHEAD_BYTES

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from streamhouse.core.errors import (
     BackPressureRejected,
@@ -283,6 +284,12 @@ class PartitionLog:
         self._commit_waiters.wake(self.high_watermark)
         self._visible_waiters.wake(self.visible_end)
 
+    def came_back(self, next_offset: int) -> None:
+        """Records of an earlier leadership were committed at the end of the log, past the buffer, which is empty."""
+        self.next_offset = self.high_watermark = self.synced_end = next_offset
+        self._commit_waiters.wake(next_offset)
+        self._visible_waiters.wake(next_offset)
+
     def drop(self, error: Exception) -> list[Pending]:
         """End this leadership at once: every waiter fails, in order. Returns what was not committed."""
         self.phase = Phase.DROPPED
@@ -408,7 +415,7 @@ def _sequence_of(header: BatchHeader) -> BatchRun:
     )
 
 
-def fail(future: asyncio.Future[None], error: BaseException) -> None:
+def fail(future: asyncio.Future[Any], error: BaseException) -> None:
     """Nobody may be left to hear it: a producer that went away must not leave "never retrieved" behind."""
     if not future.done():
         future.set_exception(error)

@@ -35,6 +35,8 @@ class HeldFrame:
     header: BatchHeader
     refused: bool = False
     """Its producer was told NOT_LEADER, and will send it again elsewhere. After a crash nobody knows."""
+    in_memory: bool = False
+    """Left by a leadership of this process; what recovery found is a view of a mapped file."""
 
     @property
     def next_offset(self) -> int:

@@ -10,11 +10,12 @@ from typing import Any
 
 from streamhouse.core.errors import MetadataError
 from streamhouse.core.ids import AppendId, PartitionKey
-from streamhouse.log.leased import log as log_module
-from streamhouse.log.leased import recovery
+from streamhouse.log.leased import recovery, resubmission
+from streamhouse.log.leased.comeback import Comeback
 from streamhouse.log.leased.commit import Committer, Turn
 from streamhouse.log.leased.log import LeasedLog
 from streamhouse.log.leased.partition import PartitionLog
+from streamhouse.log.leased.resubmission import Resubmission
 from streamhouse.metadata.contract import Durability
 from streamhouse.testing.sim.checker import Kind
 from streamhouse.testing.sim.errands import Errands
@@ -66,13 +67,13 @@ def _ack_before_sync(stack: ExitStack, world: World, errands: Errands) -> None:
 
 def _starts_at_the_watermark(stack: ExitStack, world: World, errands: Errands) -> None:
     def make(original: Any) -> Any:
-        async def bring_back(self: LeasedLog, partition: PartitionLog, frames: Any) -> None:
+        async def bring_back(self: Comeback, partition: PartitionLog, frames: Any) -> Any:
             frames.replay.clear()
-            await original(self, partition, frames)
+            return await original(self, partition, frames)
 
         return bring_back
 
-    stack.enter_context(replaced(LeasedLog, "_bring_back", make))
+    stack.enter_context(replaced(Comeback, "bring_back", make))
 
 
 def _foreign_epochs_ignored(stack: ExitStack, world: World, errands: Errands) -> None:
@@ -93,20 +94,21 @@ def _compacted_comes_back(stack: ExitStack, world: World, errands: Errands) -> N
 def _comes_back_under_a_new_id(stack: ExitStack, world: World, errands: Errands) -> None:
     dice = world.dice.child("mutant")
     stack.enter_context(
-        replaced(log_module, "resubmission_id", lambda original: lambda wal_id, lsn: AppendId(dice.uuid()))
+        replaced(resubmission, "resubmission_id", lambda original: lambda wal_id, lsn: AppendId(dice.uuid()))
     )
 
 
 def _gives_offsets_twice(stack: ExitStack, world: World, errands: Errands) -> None:
     def make(original: Any) -> Any:
-        async def resubmit(self: LeasedLog, partition: PartitionLog, frame: Any) -> None:
+        async def bring_back(self: Resubmission, partition: PartitionLog, frames: Any) -> Any:
             before = (partition.next_offset, partition.high_watermark, partition.synced_end)
-            await original(self, partition, frame)
+            came = await original(self, partition, frames)
             partition.next_offset, partition.high_watermark, partition.synced_end = before
+            return came
 
-        return resubmit
+        return bring_back
 
-    stack.enter_context(replaced(LeasedLog, "_resubmit", make))
+    stack.enter_context(replaced(Resubmission, "bring_back", make))
 
 
 def _repacks_after_doubt(stack: ExitStack, world: World, errands: Errands) -> None:

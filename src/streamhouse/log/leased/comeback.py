@@ -1,0 +1,75 @@
+"""What an earlier leadership left in the WAL, brought into this one before anyone is served (R3, R4).
+
+recovery.py decides frame by frame, held.py keeps what is undecided; this acts: replays at the same offsets, as far as
+there is room in memory, and has resubmission.py write the others as new records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from streamhouse.core.clock import Clock
+from streamhouse.core.ids import PartitionKey
+from streamhouse.log.leased.budget import WriteBudget
+from streamhouse.log.leased.held import HeldFrames
+from streamhouse.log.leased.partition import PartitionLog, Pending, Phase
+from streamhouse.log.leased.recovery import HeldFrame, SortedFrames
+from streamhouse.log.leased.resubmission import Resubmission
+from streamhouse.log.tail import TailCache
+from streamhouse.wire.batch import patch, read_header
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CameBack:
+    replayed: int
+    resubmitted: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Comeback:
+    held: HeldFrames
+    budget: WriteBudget
+    resubmission: Resubmission
+    tail: TailCache
+    clock: Clock
+    wal_is_durable: bool
+    """Replayed batches were acknowledged and are shown at once; elsewhere they are committed first."""
+    take: Callable[[PartitionLog, Pending], None]
+    flush: Callable[[Sequence[PartitionKey]], Awaitable[None]]
+
+    async def bring_back(self, partition: PartitionLog, frames: SortedFrames) -> CameBack:
+        """Every frame stays held until the partition has it, so that a failure half-way loses none."""
+        for frame in frames.replay:
+            if not frame.in_memory:
+                await self.budget.wait_for_room(frame.header.size)
+            if partition.phase is Phase.DROPPED:
+                raise partition.not_leader()
+            self.held.take_out(partition.key, frame)
+            self._replay(partition, frame)
+        if frames.replay and not self.wal_is_durable:
+            await self.flush([partition.key])
+        resubmitted = await self.resubmission.bring_back(partition, frames.resubmit)
+        return CameBack(replayed=len(frames.replay), resubmitted=resubmitted)
+
+    def _replay(self, partition: PartitionLog, frame: HeldFrame) -> None:
+        data = bytearray(frame.batch)
+        patch(data, 0, base_offset=frame.base_offset, leader_epoch=partition.epoch)
+        pending = Pending(
+            base_offset=frame.base_offset,
+            next_offset=frame.next_offset,
+            data=data,
+            header=read_header(data),
+            lsn=frame.lsn,
+            acks=frame.acks,
+            appended_ms=self.clock.boot_ms(),
+            timestamp_ms=frame.timestamp_ms,
+            waits_for_commit=False,
+            done=None,
+            acknowledged=self.wal_is_durable,
+            refused=frame.refused,
+        )
+        self.take(partition, pending)
+        partition.synced_end = partition.next_offset  # it comes from the WAL
+        if self.wal_is_durable:
+            self.tail.publish(partition.key, pending.base_offset, [data])
