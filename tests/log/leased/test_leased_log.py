@@ -31,6 +31,7 @@ from streamhouse.metadata.contract import (
     SliceOutcome,
     Verdict,
 )
+from streamhouse.objectstore.contract import ObjectStore
 from streamhouse.objectstore.faults import Fault, FaultTimes, FaultyStore, ScriptedFaults
 from streamhouse.objectstore.memory import MemoryStore
 from streamhouse.wire.batch import read_header
@@ -365,6 +366,33 @@ async def test_uploads_are_retried_and_keep_their_data(tmp_path: Path) -> None:
         assert node.log.health.store_problem == ""
         (entry,) = await stage.cluster.entries(key)
         assert (await stage.cluster.store.head(entry.object_key)).key == entry.object_key
+
+
+class BareErrors:
+    """A store whose client lets errors of the operating system through, some without a text."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self._inner = inner
+        self._errors = [ConnectionResetError(104, "connection reset by peer"), TimeoutError()]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def put(self, *arguments: Any, **options: Any) -> Any:
+        if self._errors:
+            raise self._errors.pop()
+        return await self._inner.put(*arguments, **options)
+
+
+async def test_an_upload_that_fails_in_the_operating_system_is_retried_too(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic()
+        node = await stage.node(store=BareErrors(stage.cluster.store))
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        await acked(node.log.append(key, batch("a"), acks=-1))
+        assert node.log.health.uploads_retried == 2
+        assert node.dropped == []
 
 
 async def test_a_waiting_reader_brings_a_flush(tmp_path: Path) -> None:

@@ -121,8 +121,11 @@ class Committer:
             await asyncio.sleep(self.pause_s)
 
     async def put(self, packed: PackedObject) -> None:
+        # OSError: a store's own client may let one through, and it says no more than "try again" either.
         await self._persist(
-            lambda: self.store.put(packed.object.key, packed.buffers, accept_equal=True), StoreError, self._note_store
+            lambda: self.store.put(packed.object.key, packed.buffers, accept_equal=True),
+            (StoreError, OSError),
+            self._note_store,
         )
 
     async def back_off(self, tries: int) -> None:
@@ -180,7 +183,7 @@ class Committer:
     async def _persist(
         self,
         call: Callable[[], Awaitable[T]],
-        repeat: type[StoreError] | type[MetadataError],
+        repeat: type[MetadataError] | tuple[type[Exception], ...],
         note: Callable[[str], None],
     ) -> T:
         tries = 0
@@ -188,7 +191,7 @@ class Committer:
             try:
                 result = await call()
             except repeat as error:
-                note(str(error))
+                note(str(error) or type(error).__name__)
                 tries += 1
                 await self.back_off(tries)
             else:
