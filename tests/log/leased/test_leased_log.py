@@ -157,6 +157,44 @@ async def test_r11_every_refusal_comes_before_an_offset_is_assigned(tmp_path: Pa
         assert (first.base_offset, third.base_offset) == (0, 2)
 
 
+async def test_a_full_buffer_starts_a_flush(tmp_path: Path) -> None:
+    """Nothing is old or large enough to be due, and nobody waits: only the refusal says that there is no room."""
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic(partitions=2)
+        node = await stage.node(max_buffer_bytes=2000)
+        quiet, busy = topic.partition_keys()
+        await node.lead(topic, 0)
+        await node.lead(topic, 1)
+        await acked(node.log.append(quiet, batch("a" * 1000), acks=1))
+        with pytest.raises(BackPressureRejected):
+            node.log.append(busy, batch("b" * 1000), acks=1)
+        await settle()
+        assert await stage.cluster.high_watermark(quiet) == 1
+        node.log.append(busy, batch("b" * 1000), acks=1)
+        with pytest.raises(BackPressureRejected):
+            node.log.append(quiet, batch("c" * 1000), acks=1)
+        await settle()
+        assert await stage.cluster.high_watermark(busy) == 1
+
+
+async def test_a_full_wal_starts_a_flush(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic()
+        node = await stage.node(max_buffer_bytes=1 << 30, segment_max_bytes=1 << 30)
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+
+        async def fill() -> None:
+            while True:
+                await acked(node.log.append(key, batch("x" * 20_000), acks=1))
+
+        with pytest.raises(BackPressureRejected, match="write-ahead log is full"):
+            await fill()
+        await settle(500)
+        assert node.wal.unsettled_bytes == 0
+        await acked(node.log.append(key, batch("x" * 20_000), acks=1))
+
+
 async def test_r20_an_invalid_guard_refuses_writes(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:
         topic, node = await stage.cluster.topic(), await stage.node()

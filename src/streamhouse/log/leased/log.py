@@ -101,7 +101,8 @@ class LeasedLog:
         self._producers = ProducerLoader(metadata)
         self._opened = asyncio.Event()
         self._opened_epochs: dict[PartitionKey, int] = {}
-        self._budget = WriteBudget(options.max_buffer_bytes, urge=lambda: None)
+        self._budget = WriteBudget(options.max_buffer_bytes, urge=self._urge)
+        self._urged = False
         self._unsynced: deque[tuple[PartitionLog, Pending]] = deque()
         self._held = HeldFrames(
             metadata=metadata,
@@ -253,15 +254,19 @@ class LeasedLog:
             append_time_ms = now_ms
             stamp_log_append_time(data, 0, timestamp_ms=now_ms)
             header = read_header(data)
-        lsn = self._wal.append(
-            topic_id=key.topic_id,
-            partition=key.partition,
-            epoch=partition.epoch,
-            base_offset=base_offset,
-            timestamp_ms=now_ms,
-            acks=acks,
-            batch=data,
-        )
+        try:
+            lsn = self._wal.append(
+                topic_id=key.topic_id,
+                partition=key.partition,
+                epoch=partition.epoch,
+                base_offset=base_offset,
+                timestamp_ms=now_ms,
+                acks=acks,
+                batch=data,
+            )
+        except BackPressureRejected:
+            self._urge()
+            raise
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         pending = Pending(
             base_offset=base_offset,
@@ -331,6 +336,7 @@ class LeasedLog:
         if partition is None:
             return
         self._flusher.forget(partition)
+        self._urged = False
         left = partition.drop(NotLeader(str(partition), current_leader=None, hint=reason))
         self._tail.drop(key)
         self._budget.free(sum(batch.header.size for batch in left), len(left))
@@ -364,6 +370,7 @@ class LeasedLog:
         partition = chunk.partition
         partition.committed(chunk)
         self._budget.free(chunk.size_bytes, len(chunk.batches))
+        self._urged = False
         self._wal.settle(lsns_of(chunk.batches))
         self.stats.committed_batches += len(chunk.batches)
         if self._options.durability is Durability.OBJECT:
@@ -414,6 +421,15 @@ class LeasedLog:
                 f"{partition}: {budget.waiting_bytes} bytes wait to be committed{held}, the limit is"
                 f" {budget.max_bytes}; waiting for: {waits_for}"
             )
+
+    def _urge(self) -> None:
+        """No room: what waits for its age must not. Once is enough until a commit has made some."""
+        if self._urged:
+            return
+        for partition in self._partitions.values():
+            if partition.pending:
+                partition.wanted = partition.urgent = self._urged = True
+        self._flusher.wake()
 
     def _waits_for_commit(self, acks: int, has_producer: bool) -> bool:
         # R9: a producer's retry must never be acknowledged before its original is safe from a take-over.
