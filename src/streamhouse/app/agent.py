@@ -182,7 +182,11 @@ def _reader(around: Surroundings, parts: AsyncExitStack, tail: TailCache, log: L
         tail=tail,
         leading=log,
         clock=around.clock,
-        options=ReaderOptions(durability=around.durability),
+        options=ReaderOptions(
+            durability=around.durability,
+            block_cache_bytes=around.settings.memory.block_cache_bytes,
+            max_ahead_bytes=around.settings.memory.block_cache_bytes,
+        ),
         offload=offload,
     )
     parts.push_async_callback(reader.close)

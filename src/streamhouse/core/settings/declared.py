@@ -293,11 +293,19 @@ class MemorySettings:
         why="a minute of 4 MB/s, the longest the object store's retries last",
     )
     tail_cache_bytes: int = size(
-        "256MiB",
+        "64MiB",
         at_least="0B",
         at_most="1TiB",
         doc="Recently written batches kept for readers at the tail.",
-        why="readers that keep up never touch the object store",
+        why="readers that keep up never touch the object store; a laptop's process stays below 200 MB. Raise it on a "
+        "machine of its own",
+    )
+    block_cache_bytes: int = size(
+        "32MiB",
+        at_least="0B",
+        at_most="1TiB",
+        doc="Blocks of objects kept for readers further back, and as far ahead of them as they may be fetched.",
+        why="enough for several consumers that read the same stretch; each sequential reader is 8 MiB ahead at most",
     )
     request_bytes: int = size(
         "256MiB",
