@@ -1,0 +1,162 @@
+"""StreamHouse beside Apache Kafka: the same librdkafka client, alternating, in one run.
+
+    python bench/versus/compare.py [--rounds 7] [--seconds 5] [--only produce,latency,…]
+
+Every figure is a median over the rounds. Ours runs on embedded defaults, its write-ahead log synced before every
+acknowledgement; Kafka runs with its own defaults, which leave that to the page cache. Both are started once and warmed
+up with a round that is not counted. CPU is the server's, of all its threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from report import heading, row
+from versus.targets import Target, start_apache_kafka, start_streamhouse
+from versus.watch import usage
+
+_CLIENT = Path(__file__).with_name("client.py")
+PARTITIONS = 4
+MB = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    name: str
+    options: tuple[str, ...]
+
+
+THROUGHPUT = (
+    Case(name="1 KB, acks=all", options=("--size=1000", "--acks=all")),
+    Case(name="1 KB, acks=1", options=("--size=1000", "--acks=1")),
+    Case(name="1 KB, acks=all, lz4", options=("--size=1000", "--acks=all", "--codec=lz4")),
+    Case(name="100 B, acks=all", options=("--size=100", "--acks=all")),
+    Case(name="100 B, acks=all, lz4", options=("--size=100", "--acks=all", "--codec=lz4")),
+    Case(name="1 KB, acks=all, linger 0", options=("--size=1000", "--acks=all", "--linger-ms=0")),
+)
+LATENCY = (
+    Case(name="1 KB, acks=all", options=("--size=1000", "--acks=all")),
+    Case(name="1 KB, acks=1", options=("--size=1000", "--acks=1")),
+)
+
+
+@dataclass(slots=True)
+class Figures:
+    """Per figure, one value a round."""
+
+    values: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, name: str, value: float) -> None:
+        self.values.setdefault(name, []).append(value)
+
+    def median(self, name: str) -> float:
+        return statistics.median(self.values[name])
+
+
+def client(target: Target, topic: str, work: str, *options: str) -> dict[str, float]:
+    command = [sys.executable, str(_CLIENT), work, f"--bootstrap={target.bootstrap}", f"--topic={topic}", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    if done.returncode:
+        sys.exit(f"{target.name}, {work}: {done.stderr or done.stdout}")
+    result: dict[str, float] = json.loads(done.stdout)
+    return result
+
+
+@contextlib.contextmanager
+def fresh_topic(target: Target, name: str) -> Iterator[str]:
+    admin = AdminClient({"bootstrap.servers": target.bootstrap})
+    admin.create_topics([NewTopic(name, num_partitions=PARTITIONS, replication_factor=1)])[name].result(30)
+    try:
+        yield name
+    finally:
+        admin.delete_topics([name])[name].result(30)
+
+
+def throughput_round(target: Target, case: Case, topic: str, seconds: float, figures: Figures) -> None:
+    with fresh_topic(target, topic):
+        before = usage(target.pid)
+        made = client(target, topic, "produce", f"--seconds={seconds}", *case.options)
+        between = usage(target.pid)
+        read = client(target, topic, "consume", *case.options)
+        after = usage(target.pid)
+        if read["records"] != made["records"]:
+            sys.exit(f"{target.name}: {made['records']} records written, {read['records']} read")
+        size_mb = made["bytes"] / MB
+        figures.add("produce_mb_s", size_mb / made["wall_s"])
+        figures.add("produce_cpu_ms", (between.cpu_s - before.cpu_s) * 1000 / size_mb)
+        figures.add("consume_mb_s", size_mb / read["wall_s"])
+        figures.add("consume_cpu_ms", (after.cpu_s - between.cpu_s) * 1000 / size_mb)
+        figures.add("rss_mb", after.rss_mb)
+
+
+def latency_round(target: Target, case: Case, topic: str, seconds: float, figures: Figures) -> None:
+    with fresh_topic(target, topic):
+        for name, value in client(target, topic, "latency", f"--seconds={seconds}", *case.options).items():
+            figures.add(name, value)
+
+
+Round = Callable[[Target, Case, str, float, Figures], None]
+
+
+def alternate(
+    targets: tuple[Target, Target], case: Case, one_round: Round, *, rounds: int, seconds: float
+) -> tuple[Figures, Figures]:
+    found = (Figures(), Figures())
+    for number in range(-1, rounds):
+        # Who goes first changes from round to round: the second finds a warmer machine.
+        order = (0, 1) if number % 2 == 0 else (1, 0)
+        for which in order:
+            into = found[which] if number >= 0 else Figures()
+            one_round(targets[which], case, f"bench-{abs(hash((case.name, number)))}", seconds, into)
+    return found
+
+
+def show(name: str, found: tuple[Figures, Figures], figure: str, unit: str, target: str, *, digits: int = 0) -> None:
+    ours, theirs = (each.median(figure) for each in found)
+    ratio = f"{ours / theirs:.2f} × Kafka's" if theirs else ""
+    row(name, f"{ours:,.{digits}f} / {theirs:,.{digits}f} {unit}", target=target, ratio=ratio)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=5)
+    parser.add_argument("--only", default="throughput,latency")
+    arguments = parser.parse_args()
+    wanted = set(arguments.only.split(","))
+    with start_streamhouse() as ours, start_apache_kafka() as theirs:
+        heading("Start to a first answered request, ours / Apache Kafka's")
+        row("ready after", f"{ours.ready_s:.2f} / {theirs.ready_s:.2f} s", target="≤ 1.5 s")
+        pace = {"rounds": arguments.rounds, "seconds": arguments.seconds}
+        if "throughput" in wanted:
+            for case in THROUGHPUT:
+                heading(f"{case.name}, {PARTITIONS} partitions, ours / Apache Kafka's")
+                found = alternate((ours, theirs), case, throughput_round, **pace)
+                show("produce", found, "produce_mb_s", "MB/s", "≥ 1.0 ×")
+                show("produce, server CPU", found, "produce_cpu_ms", "ms/MB", "≤ 0.5 ×", digits=2)
+                show("consume", found, "consume_mb_s", "MB/s", "≥ 1.0 ×")
+                show("consume, server CPU", found, "consume_cpu_ms", "ms/MB", "≤ 1.5 ×", digits=2)
+                show("memory after", found, "rss_mb", "MB", "≤ 200 MB")
+        if "latency" in wanted:
+            for case in LATENCY:
+                heading(f"Latency at 5,000 records/s, {case.name}, ours / Apache Kafka's")
+                found = alternate((ours, theirs), case, latency_round, **pace)
+                show("p50", found, "p50_ms", "ms", "", digits=2)
+                show("p99", found, "p99_ms", "ms", "≤ 1.0 ×", digits=2)
+                show("p99.9", found, "p999_ms", "ms", "", digits=2)
+
+
+if __name__ == "__main__":
+    main()
