@@ -202,6 +202,10 @@ BROKEN: dict[str, dict[str, object]] = {
     "segment.max_bytes": {"segment.max_bytes": "10MiB", "memory.write_buffer_bytes": "16MiB"},
     "wal.file_bytes": {"wal.file_bytes": "1GiB", "wal.max_bytes": "1GiB"},
     "store.access_key_id": {"store.access_key_id": "AKIA"},
+    "kafka.allow_remote": {"kafka.listen": "10.0.0.1:9092"},
+    "kafka.advertised": {"kafka.advertised": "one:9092,two:9092"},
+    "kafka.listen": {"kafka.listen": "0.0.0.0:9092", "kafka.allow_remote": True},
+    "kafka.enabled": {"kafka.enabled": True, "embedded_agent": False},
     "durability": {"durability": "wal", "metadata.url": "postgresql://u:hush@host/db"},
 }
 

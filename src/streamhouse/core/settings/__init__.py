@@ -2,7 +2,7 @@
 
 kinds.py      what a value may be: text, duration, size, choice, URL …
 schema.py     how a setting is declared, and what follows from it (flag, variable, TOML key)
-declared.py   the settings themselves: add one here, in one declaration
+declared.py   the settings themselves: add one here, in one declaration; those of the Kafka door in declared_kafka.py
 sources.py    flags, environment and TOML tables → raw values with their origin
 resolve.py    precedence, defaults, parsing
 rules.py      what settings must keep between themselves
@@ -27,7 +27,9 @@ from streamhouse.core.settings.declared import (
     StoreSettings,
     WalSettings,
 )
+from streamhouse.core.settings.declared_kafka import KafkaSettings, is_loopback, is_wildcard
 from streamhouse.core.settings.effective import EffectiveSetting, effective
+from streamhouse.core.settings.kinds import Address
 from streamhouse.core.settings.load import attempt_settings, load_settings
 from streamhouse.core.settings.resolve import SCHEMA, Outcome, Resolution, resolve
 from streamhouse.core.settings.schema import Setting
@@ -36,11 +38,13 @@ from streamhouse.core.settings.sources import NON_SETTING_VARIABLES, Origin, Ori
 __all__ = [
     "NON_SETTING_VARIABLES",
     "SCHEMA",
+    "Address",
     "AgentSettings",
     "AssignerSettings",
     "Durability",
     "EffectiveSetting",
     "FlushSettings",
+    "KafkaSettings",
     "LeaseSettings",
     "LogFormat",
     "LogLevel",
@@ -59,6 +63,8 @@ __all__ = [
     "WalSettings",
     "attempt_settings",
     "effective",
+    "is_loopback",
+    "is_wildcard",
     "load_settings",
     "resolve",
 ]

@@ -22,9 +22,19 @@ T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
 
 MAX_TEXT_CHARS: Final = 4096  # a path or URL longer than this is a pasted mistake
+MAX_ADDRESSES: Final = 16  # listeners of one process; a machine has a handful of networks
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _TRUE: Final = frozenset({"true", "1", "yes", "on"})
 _FALSE: Final = frozenset({"false", "0", "no", "off"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class Kind(Protocol[T]):
@@ -147,6 +157,60 @@ class Size:
 
     def format(self, value: int) -> str:
         return format_size(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number:
+    at_least: int
+    at_most: int
+    example: str
+    name: str = "number"
+
+    @property
+    def allowed(self) -> str:
+        return f"{self.at_least} to {self.at_most}"
+
+    def parse(self, raw: object) -> int:
+        hint = f"for example {self.example}"
+        text = str(raw).strip() if isinstance(raw, str | int) and not isinstance(raw, bool) else ""
+        if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+            raise InvalidSetting(f"{shown(raw)} is not a whole number", hint=hint)
+        value = int(text)
+        if not self.at_least <= value <= self.at_most:
+            raise InvalidSetting(f"{shown(raw)} is outside {self.allowed}", hint=hint)
+        return value
+
+    def format(self, value: int) -> str:
+        return str(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """One or more host:port, separated by commas. A TOML file may have a list."""
+
+    example: str
+    ports_from: int = 1
+    name: str = "addresses"
+    allowed: str = "host:port, several separated by commas; an IPv6 host in brackets"
+
+    def parse(self, raw: object) -> tuple[Address, ...]:
+        hint = f"for example {self.example}"
+        items = raw if isinstance(raw, list) else _text_of(raw, hint=hint).split(",")
+        if not 1 <= len(items) <= MAX_ADDRESSES:
+            raise InvalidSetting(f"{len(items)} addresses are given, 1 to {MAX_ADDRESSES} are allowed", hint=hint)
+        return tuple(self._one(_text_of(item, hint=hint).strip(), hint) for item in items)
+
+    def _one(self, text: str, hint: str) -> Address:
+        found = re.fullmatch(r"(\[[0-9A-Fa-f:.%a-z]+\]|[^\s/@:,\[\]]{1,253}):([0-9]{1,5})", text)
+        if found is None:
+            raise InvalidSetting(f"{shown(text)} is not host:port", hint=hint)
+        port = int(found[2])
+        if not self.ports_from <= port <= 65_535:
+            raise InvalidSetting(f"{shown(text)}: a port is {self.ports_from} to 65535", hint=hint)
+        return Address(host=found[1].strip("[]"), port=port)
+
+    def format(self, value: tuple[Address, ...]) -> str:
+        return ",".join(map(str, value))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from streamhouse.core.settings.declared import Durability, Settings
+from streamhouse.core.settings.declared_kafka import is_wildcard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,34 @@ RULES: Final[tuple[Rule, ...]] = (
         must="store.access_key_id and store.secret_access_key must be set together",
         because="neither means anything alone",
         holds=lambda s: (s.store.access_key_id is None) == (s.store.secret_access_key is None),
+    ),
+    Rule(
+        keys=("kafka.allow_remote", "kafka.listen"),
+        must="kafka.listen must stay on this machine's loopback unless kafka.allow_remote is true",
+        because="there is no authentication yet: whoever reaches the port reads and writes everything",
+        holds=lambda s: s.kafka.allow_remote or not s.kafka.remote_hosts,
+    ),
+    Rule(
+        keys=("kafka.advertised", "kafka.listen"),
+        must="kafka.advertised must have one address for each of kafka.listen",
+        because="a client is told the address that belongs to the listener it came through",
+        holds=lambda s: s.kafka.advertised is None or len(s.kafka.advertised) == len(s.kafka.listen),
+    ),
+    Rule(
+        keys=("kafka.listen", "kafka.advertised", "agent.address"),
+        must="kafka.advertised must be set where kafka.listen takes every address of the machine",
+        because="clients cannot connect to a wildcard address, they must be told a real one",
+        holds=lambda s: (
+            s.kafka.advertised is not None
+            or s.agent.address is not None
+            or not any(is_wildcard(address.host) for address in s.kafka.listen)
+        ),
+    ),
+    Rule(
+        keys=("kafka.enabled", "embedded_agent"),
+        must="kafka.enabled = true needs embedded_agent",
+        because="a Kafka broker leads partitions, which is what an agent does",
+        holds=lambda s: s.kafka.enabled is not True or s.embedded_agent,
     ),
     Rule(
         keys=("durability", "metadata.url", "store.url", "wal.dir", "data_dir"),

@@ -18,7 +18,19 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast, get_type_hints
 
-from streamhouse.core.settings.kinds import AnyKind, Boolean, Choice, Directory, Duration, Size, Text, Url
+from streamhouse.core.settings.kinds import (
+    Address,
+    Addresses,
+    AnyKind,
+    Boolean,
+    Choice,
+    Directory,
+    Duration,
+    Number,
+    Size,
+    Text,
+    Url,
+)
 from streamhouse.core.units import parse_duration, parse_size
 
 ENV_PREFIX: Final = "STREAMHOUSE_"
@@ -163,6 +175,23 @@ def duration(
 def size(default: str, *, at_least: str | int, at_most: str | int, doc: str, why: str) -> int:
     kind = Size(at_least_bytes=parse_size(at_least), at_most_bytes=parse_size(at_most), example=default)
     return cast("int", _declare(Declaration(kind=kind, default=default, doc=doc, why=why)))
+
+
+def number(default: int, *, at_least: int, at_most: int, doc: str, why: str, single_node: int | None = None) -> int:
+    kind = Number(at_least=at_least, at_most=at_most, example=str(default))
+    alone = None if single_node is None else str(single_node)
+    declaration = Declaration(kind=kind, default=str(default), doc=doc, why=why, single_node=alone)
+    return cast("int", _declare(declaration))
+
+
+def addresses(default: str, *, ports_from: int, doc: str, why: str) -> tuple[Address, ...]:
+    kind = Addresses(example=default, ports_from=ports_from)
+    return cast("tuple[Address, ...]", _declare(Declaration(kind=kind, default=default, doc=doc, why=why)))
+
+
+def optional_addresses(*, example: str, doc: str, why: str) -> tuple[Address, ...] | None:
+    declaration = Declaration(kind=Addresses(example=example), default=None, doc=doc, why=why)
+    return cast("tuple[Address, ...] | None", _declare(declaration))
 
 
 def choice(default: E, *, doc: str, why: str) -> E:
