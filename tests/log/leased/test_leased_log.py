@@ -23,6 +23,7 @@ from streamhouse.core.errors import (
 from streamhouse.core.ids import AppendId, PartitionKey
 from streamhouse.core.randomness import SeededRandomness
 from streamhouse.log.leased import commit
+from streamhouse.log.leased import log as log_module
 from streamhouse.metadata.contract import (
     Durability,
     EntryKind,
@@ -482,6 +483,51 @@ async def test_an_epoch_is_led_once(tmp_path: Path) -> None:
         node.log.drop_partition(key, "test")
         with pytest.raises(NotLeader, match="led here already"):
             await node.log.open_partition(lease, topic, guard=node.guards[key])
+
+
+async def test_the_memory_of_led_epochs_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_module, "_MAX_REMEMBERED_EPOCHS", 2)
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(partitions=3), await stage.node()
+        leases = [await node.lead(topic, key.partition) for key in topic.partition_keys()]
+        assert len(node.log._opened_epochs) == 2
+        last = topic.partition_keys()[2]
+        node.log.drop_partition(last, "test")
+        with pytest.raises(NotLeader, match="led here already"):
+            await node.log.open_partition(leases[2], topic, guard=node.guards[last])
+
+
+class SlowProducers:
+    """Metadata that takes its time for the producers' windows."""
+
+    def __init__(self, inner: MetadataStore) -> None:
+        self._inner = inner
+        self.answers = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def load_producers(self, keys: Sequence[PartitionKey]) -> Any:
+        await self.answers.wait()
+        return await self._inner.load_producers(keys)
+
+
+async def test_a_config_that_changes_while_a_partition_is_opened_holds_afterwards(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic()
+        metadata = SlowProducers(stage.cluster.metadata)
+        node = await stage.node(metadata=metadata)
+        (key,) = topic.partition_keys()
+        opening = asyncio.create_task(node.lead(topic))
+        await settle()
+        changed = await stage.cluster.metadata.alter_topic_configs(
+            topic.topic_id, set_configs={"max.message.bytes": "500"}
+        )
+        node.log.configure(changed)
+        metadata.answers.set()
+        await opening
+        with pytest.raises(LimitExceeded, match=r"max\.message\.bytes"):
+            node.log.append(key, batch("x" * 600), acks=1)
 
 
 async def test_changed_topic_configs_hold_from_the_next_append_on(tmp_path: Path) -> None:

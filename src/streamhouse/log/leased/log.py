@@ -41,6 +41,8 @@ from streamhouse.wire.batch import patch, read_header, stamp_log_append_time, va
 from streamhouse.wire.buffers import BytesLike
 
 _BACKGROUND_PAUSE_S: Final = 0.0005
+_MAX_REMEMBERED_EPOCHS: Final = 100_000
+"""Ten times what one agent leads. No commit of a leadership so many openings ago can still be under way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +102,10 @@ class LeasedLog:
         self._partitions: dict[PartitionKey, PartitionLog] = {}
         self._producers = ProducerLoader(metadata)
         self._opened = asyncio.Event()
+        self._opening: dict[PartitionKey, PartitionLog] = {}
+        """Not led yet; what changes meanwhile holds for them too."""
         self._opened_epochs: dict[PartitionKey, int] = {}
+        """In the order of opening."""
         self._budget = WriteBudget(options.max_buffer_bytes, urge=self._urge)
         self._urged = False
         self._unsynced: deque[tuple[PartitionLog, Pending]] = deque()
@@ -189,7 +194,6 @@ class LeasedLog:
             raise NotLeader(str(key), current_leader=None, hint=f"epoch {lease.epoch} has been led here already")
         if key in self._partitions:
             self.drop_partition(key, "a new leadership begins")
-        producers = await self._producers.load(key)
         partition = PartitionLog(
             key=key,
             topic=topic.name,
@@ -198,12 +202,16 @@ class LeasedLog:
             high_watermark=lease.high_watermark,
             guard=guard,
             visible_when_synced=self._options.durability is Durability.WAL,
-            producers=producers,
         )
-        frames = await self._held.sort(partition)
+        self._opening[key] = partition
+        try:
+            partition.know_producers(await self._producers.load(key))
+            frames = await self._held.sort(partition)
+        finally:
+            del self._opening[key]
         self.stats.dropped_batches += len(frames.dropped)
         self._partitions[key] = partition
-        self._opened_epochs[key] = lease.epoch
+        self._remember_epoch(key, lease.epoch)
         try:
             came = await self._comeback.bring_back(partition, frames)
         except BaseException:
@@ -220,7 +228,7 @@ class LeasedLog:
     def configure(self, topic: Topic) -> None:
         """A topic's configs have changed; from the next append on they hold."""
         config = topic_config.effective(topic.configs)
-        for partition in self._partitions.values():
+        for partition in (*self._partitions.values(), *self._opening.values()):
             if partition.key.topic_id == topic.topic_id:
                 partition.config = config
 
@@ -383,6 +391,12 @@ class LeasedLog:
         self._on_dropped(chunk.partition.key, reason)
 
     # Inside.
+
+    def _remember_epoch(self, key: PartitionKey, epoch: int) -> None:
+        self._opened_epochs.pop(key, None)
+        self._opened_epochs[key] = epoch
+        if len(self._opened_epochs) > _MAX_REMEMBERED_EPOCHS:
+            del self._opened_epochs[next(iter(self._opened_epochs))]
 
     def _led(self, key: PartitionKey) -> PartitionLog:
         partition = self._partitions.get(key)

@@ -150,7 +150,6 @@ class PartitionLog:
         high_watermark: int,
         guard: LeaseGuard,
         visible_when_synced: bool,
-        producers: Iterable[ProducerState],
     ) -> None:
         self.key = key
         self.topic = topic
@@ -171,7 +170,7 @@ class PartitionLog:
         self.urgent = False
         """… and must not wait for the flush interval either."""
         self._visible_when_synced = visible_when_synced
-        self._windows = {state.producer_id: ProducerWindow(state.producer_epoch, state.batches) for state in producers}
+        self._windows: dict[int, ProducerWindow] = {}
         self._uncommitted: dict[int, Pending] = {}
         self._producing: dict[int, deque[Pending]] = {}
         """By producer id, of the uncommitted: more than its window holds, while flushes are slow."""
@@ -195,6 +194,10 @@ class PartitionLog:
 
     def not_leader(self) -> NotLeader:
         return NotLeader(str(self), current_leader=None)
+
+    def know_producers(self, producers: Iterable[ProducerState]) -> None:
+        """What they have committed so far; before anything is taken (R9)."""
+        self._windows = {state.producer_id: ProducerWindow(state.producer_epoch, state.batches) for state in producers}
 
     def judge(self, header: BatchHeader) -> Original | None:
         """None for the producer's next batch; where it stands already for a repeat. Raises for what cannot be taken."""
