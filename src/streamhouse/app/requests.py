@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import Final
 
-from streamhouse.core.errors import StreamHouseError
+from streamhouse.app.background import Background, Report, unheard
 from streamhouse.core.ids import PartitionKey
 from streamhouse.log.leased.log import LeasedLog
 from streamhouse.metadata.contract import ChangeKind, FlushRequest, MetadataStore
@@ -14,42 +14,39 @@ from streamhouse.metadata.contract import ChangeKind, FlushRequest, MetadataStor
 _RECHECK_S: Final = 1.0
 """Notifications may be lost; a requester waits for seconds."""
 _SWEEP_S: Final = 60.0
+_LISTENING: Final = "flush notifications"
 
 
 class FlushRequests:
     """Answers requests for the partitions led here, and lets held WAL frames go that can never come back."""
 
-    def __init__(self, *, metadata: MetadataStore, log: LeasedLog) -> None:
+    def __init__(self, *, metadata: MetadataStore, log: LeasedLog, report: Report = unheard) -> None:
         self._metadata = metadata
         self._log = log
         self._asked = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._loops = Background(report)
 
     def start(self) -> None:
-        for loop, name in ((self._listen, "listen"), (self._serve, "serve"), (self._sweep, "sweep")):
-            self._tasks.append(asyncio.create_task(loop(), name=f"flush-requests-{name}"))
+        self._loops.start(_LISTENING, self._listen)
+        self._loops.start("flush requests", self._serve)
+        self._loops.start("held frames", self._sweep)
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._loops.close()
 
     async def _listen(self) -> None:
         async with self._metadata.subscribe() as changes:
+            self._loops.works(_LISTENING)
             async for change in changes:
                 if change.kind in (ChangeKind.FLUSH, ChangeKind.ANY):
                     self._asked.set()
+        await asyncio.sleep(_RECHECK_S)  # it has ended by itself; not again at once
 
     async def _serve(self) -> None:
-        while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_RECHECK_S):
-                    await self._asked.wait()
-            self._asked.clear()
-            with suppress(StreamHouseError):  # the next round asks again
-                await self._answer()
-
-    async def _answer(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_RECHECK_S):
+                await self._asked.wait()
+        self._asked.clear()
         led = self._log.led_keys()
         if not led:
             return
@@ -67,7 +64,5 @@ class FlushRequests:
         )
 
     async def _sweep(self) -> None:
-        while True:
-            await asyncio.sleep(_SWEEP_S)
-            with suppress(StreamHouseError):
-                await self._log.sweep_held()
+        await asyncio.sleep(_SWEEP_S)
+        await self._log.sweep_held()

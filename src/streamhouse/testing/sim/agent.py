@@ -259,9 +259,9 @@ class SimAgent:
             mode=Mode.SINGLE_NODE if durability is Durability.WAL else Mode.FLEET,
             on_fatal=lambda error: self._ends(lane, str(error)),
         )
-        topics = TopicWatch(metadata=self._metadata, on_changed=log.configure)
+        topics = TopicWatch(metadata=self._metadata, on_changed=log.configure, report=member.report)
         owner.attach(log=log, member=member, topics=topics)
-        flushes = FlushRequests(metadata=self._metadata, log=log)
+        flushes = FlushRequests(metadata=self._metadata, log=log, report=member.report)
         log.start()
         topics.start()
         flushes.start()
