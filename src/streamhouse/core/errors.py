@@ -8,6 +8,11 @@
     ├── InvalidRequest                  the caller asked for something that makes no sense
     │   ├── InvalidTopicName
     │   ├── InvalidPartitions
+    │   ├── InvalidRecord               a batch that is whole but not what a client may write
+    │   ├── InvalidTimestamp            a record's time lies further off than its topic allows
+    │   ├── PolicyViolation             what the topic's configs forbid
+    │   ├── TransactionsUnsupported     asked for a transaction
+    │   ├── MalformedRequest            bytes that are no request of the protocol they came by
     │   ├── OffsetOutOfRange            below the log's start or above its end, by a fresh look (R16)
     │   └── LimitExceeded               over a limit of core/limits.py
     ├── CorruptData                     bytes that fail a check
@@ -41,6 +46,26 @@
     │   └── TransferNotFound
     ├── AlreadyExists
     │   └── TopicExists
+    ├── GroupError                      a consumer group's rules
+    │   ├── CoordinatorLoading          its coordinator reads it from the store right now
+    │   ├── CoordinatorNotAvailable     nobody coordinates it now, or the store did not answer
+    │   ├── NotCoordinator              another agent coordinates it
+    │   ├── IllegalGeneration           a member speaks of another generation than the group's
+    │   ├── InconsistentProtocol        nothing in common with the members there are
+    │   ├── InvalidGroupId
+    │   ├── UnknownMember               not a member, or not any more
+    │   ├── InvalidSessionTimeout
+    │   ├── RebalanceInProgress         join again
+    │   ├── OffsetMetadataTooLarge
+    │   ├── MemberIdRequired            join again with the id that comes with it
+    │   ├── GroupFull
+    │   ├── FencedInstance              another process has this static member's place
+    │   ├── GroupSubscribed             the group still reads the topic whose offsets shall go
+    │   ├── FencedMemberEpoch           abandon all partitions and join again
+    │   ├── UnreleasedInstance          the static member of that id has not left
+    │   ├── UnsupportedAssignor
+    │   ├── StaleMemberEpoch            the member has been given a newer epoch
+    │   └── InvalidPattern              not a regular expression of RE2
     ├── ServiceError                    a private PostgreSQL, S3 or Oxia server for tests and development
     │   ├── ServiceMissing              its program is nowhere to be found
     │   └── ServiceFailed               it did not start, or does not keep a promise we need
@@ -49,6 +74,7 @@
         ├── LeaseHeldByOther
         ├── NotLeader
         ├── StaleEpoch
+        ├── UnknownEpoch                the caller knows of a later epoch than this agent does
         ├── AgentSuperseded             a newer incarnation of this agent id registered
         ├── TransferConflict            a transfer is not in the state this step needs
         ├── CompactionConflict
@@ -119,6 +145,28 @@ class InvalidTopicName(InvalidRequest):
 
 class InvalidPartitions(InvalidRequest):
     kafka_code = 37  # INVALID_PARTITIONS
+
+
+class MalformedRequest(InvalidRequest):
+    pass
+
+
+class InvalidRecord(InvalidRequest):
+    kafka_code = 87  # INVALID_RECORD
+
+
+class InvalidTimestamp(InvalidRequest):
+    kafka_code = 32  # INVALID_TIMESTAMP
+
+
+class PolicyViolation(InvalidRequest):
+    kafka_code = 44  # POLICY_VIOLATION
+
+
+class TransactionsUnsupported(InvalidRequest):
+    kafka_code = 53  # TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client gives up on at once
+    http_status = 501
+    default_hint = "use an idempotent producer without a transactional id"
 
 
 class OffsetOutOfRange(InvalidRequest):
@@ -299,6 +347,105 @@ class TopicExists(AlreadyExists):
     kafka_code = 36  # TOPIC_ALREADY_EXISTS
 
 
+# Consumer groups.
+
+
+class GroupError(StreamHouseError):
+    http_status = 409
+
+
+class CoordinatorLoading(GroupError):
+    kafka_code = 14  # COORDINATOR_LOAD_IN_PROGRESS
+    http_status = 503
+    retriable = True
+
+
+class CoordinatorNotAvailable(GroupError):
+    kafka_code = 15  # COORDINATOR_NOT_AVAILABLE
+    http_status = 503
+    retriable = True
+
+
+class NotCoordinator(GroupError):
+    kafka_code = 16  # NOT_COORDINATOR
+    http_status = 503
+    retriable = True
+    default_hint = "ask any agent which one coordinates the group"
+
+
+class IllegalGeneration(GroupError):
+    kafka_code = 22  # ILLEGAL_GENERATION
+
+
+class InconsistentProtocol(GroupError):
+    kafka_code = 23  # INCONSISTENT_GROUP_PROTOCOL
+
+
+class InvalidGroupId(GroupError):
+    kafka_code = 24  # INVALID_GROUP_ID
+    http_status = 400
+
+
+class UnknownMember(GroupError):
+    kafka_code = 25  # UNKNOWN_MEMBER_ID
+
+
+class InvalidSessionTimeout(GroupError):
+    kafka_code = 26  # INVALID_SESSION_TIMEOUT
+    http_status = 400
+
+
+class RebalanceInProgress(GroupError):
+    kafka_code = 27  # REBALANCE_IN_PROGRESS
+
+
+class OffsetMetadataTooLarge(GroupError):
+    kafka_code = 12  # OFFSET_METADATA_TOO_LARGE
+    http_status = 413
+
+
+class MemberIdRequired(GroupError):
+    kafka_code = 79  # MEMBER_ID_REQUIRED
+
+    def __init__(self, *, member_id: str) -> None:
+        super().__init__(f"join again as {member_id}")
+        self.member_id = member_id
+
+
+class GroupFull(GroupError):
+    kafka_code = 81  # GROUP_MAX_SIZE_REACHED
+
+
+class FencedInstance(GroupError):
+    kafka_code = 82  # FENCED_INSTANCE_ID
+
+
+class GroupSubscribed(GroupError):
+    kafka_code = 86  # GROUP_SUBSCRIBED_TO_TOPIC
+
+
+class FencedMemberEpoch(GroupError):
+    kafka_code = 110  # FENCED_MEMBER_EPOCH
+
+
+class UnreleasedInstance(GroupError):
+    kafka_code = 111  # UNRELEASED_INSTANCE_ID
+
+
+class UnsupportedAssignor(GroupError):
+    kafka_code = 112  # UNSUPPORTED_ASSIGNOR
+    http_status = 400
+
+
+class StaleMemberEpoch(GroupError):
+    kafka_code = 113  # STALE_MEMBER_EPOCH
+
+
+class InvalidPattern(GroupError):
+    kafka_code = 128  # INVALID_REGULAR_EXPRESSION
+    http_status = 400
+
+
 # Private servers for tests and development.
 
 
@@ -351,6 +498,16 @@ class StaleEpoch(Conflict):
         super().__init__(f"epoch {expected} of {what} is stale; it is at epoch {actual}", hint=hint)
         self.expected = expected
         self.actual = actual
+
+
+class UnknownEpoch(Conflict):
+    kafka_code = 75  # UNKNOWN_LEADER_EPOCH
+    retriable = True
+
+    def __init__(self, what: str, *, asked: int, known: int, hint: str | None = None) -> None:
+        super().__init__(f"epoch {asked} of {what} is not known here; the latest known is {known}", hint=hint)
+        self.asked = asked
+        self.known = known
 
 
 class AgentSuperseded(Conflict):
