@@ -71,6 +71,11 @@ MAX_ROWS_PER_SWEEP: Final = 100_000  # what one call of a clean-up may drop: it 
 MAX_PRODUCER_ID_BLOCK: Final = 1_000_000  # lost with its owner; 2⁶³ ids last for ever at this rate
 MAX_METADATA_DOCUMENT_BYTES: Final = 4 * MIB  # gRPC's default message limit, which a key-value store inherits
 
+# Requests.
+MAX_REQUEST_BYTES: Final = 100 * MIB  # Kafka's socket.request.max.bytes
+MAX_REQUEST_ITEMS: Final = 200_000  # array items in one request: two a partition of a largest topic, 100 MB when parsed
+MAX_REQUEST_STRING_BYTES: Final = 32_767  # what a Kafka string may have; Kafka refuses longer ones too
+
 # Names.
 MAX_AGENT_ID_BYTES: Final = 256  # an id is written into every lease and heartbeat row
 MAX_JSON_METADATA_BYTES: Final = 64 * KIB  # an agent's free-form metadata

@@ -1,0 +1,183 @@
+"""The reader against bytes that lie: it refuses before it allocates."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio_oracle import kio_bytes, kio_type, random_pair
+
+from streamhouse.core.errors import MalformedRequest
+from streamhouse.core.limits import MAX_REQUEST_ITEMS
+from streamhouse.gateway.kafka.codes import ErrorCode
+from streamhouse.gateway.kafka.wire import schema
+from streamhouse.gateway.kafka.wire.headers import read_header, request_frame
+from streamhouse.gateway.kafka.wire.primitives import Reader, put_bytes, put_string, put_uvarint
+from streamhouse.gateway.kafka.wire.table import message_names, message_spec
+
+REQUESTS = [name for name in message_names() if name.endswith(".request")]
+
+
+def reader(data: bytes) -> Reader:
+    return Reader(memoryview(data))
+
+
+@given(st.integers(min_value=0, max_value=2**32 - 1))
+def test_uvarints_come_back(value: int) -> None:
+    out = bytearray()
+    put_uvarint(out, value)
+    assert reader(bytes(out)).uvarint() == value
+
+
+@given(st.one_of(st.none(), st.text(max_size=300)), st.booleans())
+def test_strings_come_back(text: str | None, flexible: bool) -> None:
+    out = bytearray()
+    put_string(out, text, flexible)
+    assert reader(bytes(out)).nullable_string(flexible) == text
+
+
+@given(st.one_of(st.none(), st.binary(max_size=300)), st.booleans())
+def test_bytes_come_back(data: bytes | None, flexible: bool) -> None:
+    out = bytearray()
+    put_bytes(out, data, flexible)
+    view = reader(bytes(out)).bytes_view(flexible)
+    assert (None if view is None else bytes(view)) == data
+
+
+@pytest.mark.parametrize(
+    ("data", "call"),
+    [
+        (b"\0\0\0", Reader.int32),
+        (b"", Reader.int8),
+        (b"\xff\xff\xff\xff\x10", Reader.uvarint),
+        (b"\xff\xff\xff\xff\xff\x01", Reader.uvarint),
+        (b"\xff", Reader.uvarint),
+        (b"\x7f\xffabc", lambda r: r.string(False)),
+        (b"\xff\xff", lambda r: r.string(False)),
+        (b"\xff\xfe", lambda r: r.nullable_string(False)),
+        (b"\x00", lambda r: r.string(True)),
+        (b"\x02\xff", lambda r: r.string(True)),
+        (b"\xff\xff\xff\xff\x0fabc", lambda r: r.nullable_string(True)),
+        (b"\x80\x80\x04" + b"a" * 65536, lambda r: r.string(True)),
+        (b"\x7f\xff\xff\xff", lambda r: r.bytes_view(False)),
+        (b"\xff\xff\xff\xfe", lambda r: r.bytes_view(False)),
+        (b"\xff\xff\xff\xff\x0f", lambda r: r.bytes_view(True)),
+        (b"\x7f\xff\xff\xff" + b"\0" * 100, lambda r: r.array_length(False, 1)),
+        (b"\xff\xff\xff\xfe", lambda r: r.array_length(False, 1)),
+        (b"\xff\xff\xff\xff\x0f" + b"\0" * 100, lambda r: r.array_length(True, 1)),
+        (b"\x0b" + b"\0" * 39, lambda r: r.array_length(True, 4)),
+        (b"\0" * 15, Reader.uuid),
+        (b"\xff\xff\xff\xff\x0f\0\0", Reader.skip_tags),
+        (b"\x01\x05\x7fabc", Reader.skip_tags),
+        (b"", Reader.skip_tags),
+    ],
+)
+def test_a_length_that_lies_is_refused(data: bytes, call: Callable[[Reader], Any]) -> None:
+    with pytest.raises(MalformedRequest) as refused:
+        call(reader(data))
+    assert refused.value.kafka_code == ErrorCode.INVALID_REQUEST
+
+
+def test_unknown_tags_are_stepped_over() -> None:
+    body = schema.write_request(3, 12, {"topics": [{"name": "t"}]})
+    assert body.endswith(b"\x00")
+    with_tags = body[:-1] + b"\x02\x63\x03abc\x64\x00"
+    assert schema.read_request(3, 12, memoryview(with_tags)).topics[0].name == "t"
+
+
+def test_a_known_tag_must_fill_its_size() -> None:
+    body = schema.write_request(1, 15, {"cluster_id": "abc"})
+    at = body.index(b"\x00\x04\x04abc")
+    lying = body[: at + 1] + b"\x05\x04abc\x00" + body[at + 6 :]
+    with pytest.raises(MalformedRequest, match="1 bytes are left over"):
+        schema.read_request(1, 15, memoryview(lying))
+
+
+def test_bytes_after_the_last_field_are_refused() -> None:
+    body = schema.write_request(12, 4, {"group_id": "g"})
+    with pytest.raises(MalformedRequest, match="left over"):
+        schema.read_request(12, 4, memoryview(body + b"\0"))
+
+
+def test_many_small_items_are_refused_before_they_take_memory() -> None:
+    count = MAX_REQUEST_ITEMS + 1
+    body = bytearray()
+    put_uvarint(body, count + 1)
+    body += b"\x01" * count + b"\0\0"
+    tracemalloc.start()
+    with pytest.raises(MalformedRequest, match="too many items"):
+        schema.read_request(42, 2, memoryview(body))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+@pytest.mark.parametrize("message", REQUESTS)
+def test_a_request_cut_anywhere_is_refused(message: str) -> None:
+    spec = message_spec(message)
+    key = int(message.partition(".")[0])
+    for version in spec.versions:
+        theirs, _ = random_pair(kio_type(message, spec.name, version), Random(version))
+        body = kio_bytes(theirs)
+        for end in range(len(body)):
+            with pytest.raises(MalformedRequest):
+                schema.read_request(key, version, memoryview(body)[:end])
+
+
+@pytest.mark.parametrize("message", REQUESTS)
+def test_a_damaged_request_is_read_or_refused_and_nothing_else(message: str) -> None:
+    spec = message_spec(message)
+    key = int(message.partition(".")[0])
+    rng = Random(key)
+    for version in spec.versions:
+        theirs, _ = random_pair(kio_type(message, spec.name, version), rng)
+        good = kio_bytes(theirs)
+        for _ in range(50):
+            body = bytearray(good)
+            for _ in range(min(len(body), rng.randint(1, 4))):
+                body[rng.randrange(len(body))] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
+            try:
+                schema.read_request(key, version, memoryview(body))
+            except MalformedRequest:
+                continue
+
+
+def test_an_unknown_field_name_is_a_bug() -> None:
+    with pytest.raises(ValueError, match="unknown fields"):
+        schema.write_response(12, 4, {"errorcode": 3})
+
+
+def test_a_value_that_does_not_fit_names_its_field() -> None:
+    with pytest.raises(ValueError, match="error_code"):
+        schema.write_response(12, 4, {"error_code": "three"})
+    with pytest.raises(ValueError, match="members"):
+        schema.write_response(13, 5, {"members": None})
+
+
+def test_fields_a_version_lacks_are_left_out_and_read_as_their_default() -> None:
+    assert schema.write_response(12, 0, {"error_code": 3, "throttle_time": 7}) == b"\0\3"
+    commit = schema.read_request(8, 2, memoryview(schema.write_request(8, 2, {"group_id": "g"})))
+    assert commit.group_instance_id is None
+    assert commit.retention_time == -1
+    with pytest.raises(AttributeError, match="no field 'nonsense'"):
+        _ = commit.nonsense
+
+
+@pytest.mark.parametrize("client_id", [None, "", "rdkafka", "größe"])
+@pytest.mark.parametrize(("key", "version"), [(3, 8), (3, 9), (18, 3), (47, 0)])
+def test_a_header_comes_back(client_id: str | None, key: int, version: int) -> None:
+    frame = memoryview(request_frame(key, version, -5, client_id, b"body"))[4:]
+    header = read_header(frame)
+    assert header[:4] == (key, version, -5, client_id)
+    assert bytes(frame[header.body_start :]) == b"body"
+
+
+@pytest.mark.parametrize("frame", [b"", b"\0\3\0\0\0\0\0\1", b"\0\3\0\0\0\0\0\1\0\5abc", b"\0\3\0\x0c\0\0\0\1\xff\xff"])
+def test_a_header_that_is_cut_off_is_refused(frame: bytes) -> None:
+    with pytest.raises(MalformedRequest):
+        read_header(memoryview(frame))
