@@ -8,6 +8,8 @@
     ├── InvalidRequest                  the caller asked for something that makes no sense
     │   ├── InvalidTopicName
     │   ├── InvalidPartitions
+    │   ├── InvalidReplicationFactor
+    │   ├── InvalidReplicaAssignment    partitions placed by hand; the ring places them
     │   ├── InvalidRecord               a batch that is whole but not what a client may write
     │   ├── InvalidTimestamp            a record's time lies further off than its topic allows
     │   ├── PolicyViolation             what the topic's configs forbid
@@ -145,6 +147,16 @@ class InvalidTopicName(InvalidRequest):
 
 class InvalidPartitions(InvalidRequest):
     kafka_code = 37  # INVALID_PARTITIONS
+
+
+class InvalidReplicationFactor(InvalidRequest):
+    kafka_code = 38  # INVALID_REPLICATION_FACTOR
+    default_hint = "give -1 or any number from 1 on: the object store keeps the copies"
+
+
+class InvalidReplicaAssignment(InvalidRequest):
+    kafka_code = 39  # INVALID_REPLICA_ASSIGNMENT
+    default_hint = "leave the placement out: agents share the partitions by themselves"
 
 
 class MalformedRequest(InvalidRequest):

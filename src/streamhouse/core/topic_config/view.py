@@ -68,9 +68,11 @@ class TopicConfig:
 
 
 class ConfigSource(IntEnum):
-    """The source codes of Kafka's DescribeConfigs response that a topic config can have here."""
+    """The source codes of Kafka's DescribeConfigs response that a config can have here."""
 
     DYNAMIC_TOPIC_CONFIG = 1
+    STATIC_BROKER_CONFIG = 4
+    """A setting of the process; no topic config has it."""
     DEFAULT_CONFIG = 5
 
 
@@ -86,12 +88,14 @@ class Description:
     """One row of a DescribeConfigs answer."""
 
     name: str
-    value: str
+    value: str | None
+    """None when it is a secret, or unset."""
     type: ConfigType
     source: ConfigSource
     read_only: bool
     synonyms: tuple[Synonym, ...]
     documentation: str
+    sensitive: bool = False
 
 
 _DEFAULTS = {key.name: key.parse(key.default) for key in TOPIC_CONFIGS.values()}

@@ -1,0 +1,438 @@
+"""Who is there and who leads what, as this agent knows it: memory that a request reads without waiting.
+
+    own leases       told by the owner of the leases, the moment they begin and end
+    others' leases   from the store, when it says that they changed, and now and then unasked
+    agents           asked for: nobody announces a death
+
+What is wrong here for a moment costs a client one more round: the log and the metadata commit decide, never this. Must
+not take part in any decision about who leads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from streamhouse.core.errors import StreamHouseError, TopicNotFound
+from streamhouse.core.ids import PartitionKey, TopicId
+from streamhouse.core.limits import COORDINATOR_SLOTS
+from streamhouse.metadata.contract import (
+    Agent,
+    Change,
+    ChangeKind,
+    Lease,
+    LeaseKey,
+    MetadataStore,
+    SlotKey,
+    Topic,
+    WriteMode,
+)
+
+_FULL_LOOK_S: Final = 60.0
+"""Notifications may be lost; this bounds for how long that matters."""
+_LONGEST_AGENT_POLL_S: Final = 5.0
+_PAUSE_S: Final = 0.02
+"""After a change, a little patience: leases change by the hundred when an agent comes or goes."""
+_MANY_TOPICS: Final = 16  # above it, one look at all of them is cheaper than one at each
+_MANY_KEYS: Final = 5_000
+_ALL_SLOTS: Final = tuple(SlotKey(number) for number in range(COORDINATOR_SLOTS))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A live agent that clients can connect to."""
+
+    node_id: int
+    agent_id: str
+    host: str
+    port: int
+    rack: str
+    """Its availability zone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leader:
+    node: Node
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    host: str
+    port: int
+
+
+class ClusterView:
+    """Made before the agent joins the cluster, because it hears of every lease; ``start`` once it has joined."""
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        agent_id: str,
+        liveness_timeout_ms: int,
+        heartbeat_interval_ms: int,
+        alone: bool = False,
+        endpoints: Mapping[str, Endpoint] | None = None,
+    ) -> None:
+        """``alone``: no other agent can be there. ``endpoints``: how clients of each listener reach this agent."""
+        self.cluster_id = ""
+        self.node_id = -1
+        self._metadata = metadata
+        self._agent_id = agent_id
+        self._liveness_timeout_ms = liveness_timeout_ms
+        self._poll_s = min(heartbeat_interval_ms / 1000, _LONGEST_AGENT_POLL_S)
+        self._alone = alone
+        self._endpoints = dict(endpoints or {})
+        self._me: Node | None = None
+        self._nodes: tuple[Node, ...] = ()
+        self._by_agent: dict[str, Node] = {}
+        self._names: dict[str, Topic] = {}
+        self._ids: dict[TopicId, Topic] = {}
+        self._own: dict[LeaseKey, int] = {}
+        self._others: dict[LeaseKey, tuple[str, int]] = {}
+        self._generations: dict[TopicId, int] = {}
+        self._generation = self._nodes_generation = 0
+        self._changed = asyncio.Event()
+        self._looking = asyncio.Lock()
+        self._doubt = _Doubt()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self, me: Agent) -> None:
+        """``me``: this agent as registered. Everything is known when it returns."""
+        self.cluster_id = cluster_id_text((await self._metadata.cluster_info()).cluster_id.bytes)
+        self.node_id = me.node_id
+        self._me = _node(me)
+        self._take_agents([me])
+        listening = asyncio.Event()
+        self._tasks = [
+            asyncio.create_task(self._listen(listening), name="view-listen"),
+            asyncio.create_task(self._keep_fresh(), name="view-refresh"),
+        ]
+        await listening.wait()
+        await self.refresh()
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # Agents.
+
+    def nodes(self) -> Sequence[Node]:
+        """Live agents that clients can connect to, by node id."""
+        return self._nodes
+
+    def controller(self) -> Node | None:
+        """Whom to send admin requests to: any agent can serve them, so the one with the smallest id."""
+        return self._nodes[0] if self._nodes else None
+
+    def endpoint(self, node: Node, listener: str) -> Endpoint:
+        """Where a client of ``listener`` finds ``node``: this agent under that listener's own advertised address."""
+        if node.node_id == self.node_id and listener in self._endpoints:
+            return self._endpoints[listener]
+        return Endpoint(host=node.host, port=node.port)
+
+    # Leaders.
+
+    def leader(self, key: PartitionKey) -> Leader | None:
+        """None when nobody leads it now, as far as is known here."""
+        epoch = self._own.get(key)
+        if epoch is not None:
+            return None if self._me is None else Leader(node=self._me, epoch=epoch)
+        other = self._others.get(key)
+        if other is not None:
+            node = self._by_agent.get(other[0])
+            return None if node is None else Leader(node=node, epoch=other[1])
+        return self._leaderless(key)
+
+    def coordinator(self, slot: SlotKey) -> Node | None:
+        if slot in self._own:
+            return self._me
+        other = self._others.get(slot)
+        return None if other is None else self._by_agent.get(other[0])
+
+    def generation(self, topic_id: TopicId) -> tuple[int, int]:
+        """Changes whenever the leader of one of the topic's partitions may have changed."""
+        return self._nodes_generation, self._generations.get(topic_id, 0)
+
+    async def wait_led(self, keys: Iterable[PartitionKey], *, timeout_s: float) -> bool:
+        """Whether each of these partitions has had a leader before the time is up."""
+        waiting = list(keys)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while waiting:
+                    if self.leader(waiting[-1]) is not None:
+                        waiting.pop()
+                        continue
+                    await self._changed.wait()
+        return not waiting
+
+    def _leaderless(self, key: PartitionKey) -> Leader | None:
+        """Any agent serves a leaderless partition; all name the same one, at epoch 0."""
+        topic = self._ids.get(key.topic_id)
+        if topic is None or topic.write_mode is not WriteMode.LEADERLESS or not self._nodes:
+            return None
+        return Leader(node=self._nodes[key.partition % len(self._nodes)], epoch=0)
+
+    # Topics.
+
+    def topic(self, name: str) -> Topic | None:
+        return self._names.get(name)
+
+    def topic_by_id(self, topic_id: TopicId) -> Topic | None:
+        return self._ids.get(topic_id)
+
+    def topics(self) -> list[Topic]:
+        """All that are known here, by name."""
+        return [self._names[name] for name in sorted(self._names)]
+
+    async def find_topic(self, name: str) -> Topic | None:
+        """From memory, else from the store: one that was created elsewhere a moment ago is found."""
+        known = self._names.get(name)
+        if known is None:
+            with suppress(TopicNotFound):
+                known = await self._metadata.get_topic(name)
+                self.learned(known)
+        return known
+
+    async def find_topic_by_id(self, topic_id: TopicId) -> Topic | None:
+        known = self._ids.get(topic_id)
+        if known is None:
+            with suppress(TopicNotFound):
+                known = await self._metadata.get_topic_by_id(topic_id)
+                self.learned(known)
+        return known
+
+    async def all_topics(self) -> list[Topic]:
+        """Fresh from the store, by name."""
+        topics = await self._metadata.list_topics()
+        self._take_topics(topics)
+        return topics
+
+    def learned(self, topic: Topic) -> None:
+        """Somebody here has it fresh from the store."""
+        known = self._ids.get(topic.topic_id)
+        if known is not None and known.version >= topic.version:
+            return
+        namesake = self._names.get(topic.name)
+        if namesake is not None and namesake.topic_id != topic.topic_id:
+            self.forgot(namesake)
+        self._ids[topic.topic_id] = self._names[topic.name] = topic
+        self._bump(topic.topic_id)
+
+    def forgot(self, topic: Topic) -> None:
+        """It was deleted."""
+        known = self._ids.pop(topic.topic_id, None)
+        if known is None:
+            return
+        if self._names[known.name].topic_id == topic.topic_id:
+            del self._names[known.name]
+        for key in known.partition_keys():
+            self._others.pop(key, None)
+        self._generations.pop(topic.topic_id, None)
+        self._announce()
+
+    # What the owner of this agent's leases tells.
+
+    def gained(self, lease: Lease) -> None:
+        """It is open here: clients may come."""
+        self._own[lease.key] = lease.epoch
+        self._others.pop(lease.key, None)
+        self._bump_key(lease.key)
+
+    def ended(self, key: LeaseKey) -> None:
+        """It is being handed over, or lost."""
+        if self._own.pop(key, None) is not None:
+            self._doubt.add([key])
+            self._bump_key(key)
+
+    # Keeping fresh.
+
+    async def refresh(self) -> None:
+        """Look at everything."""
+        async with self._looking:
+            self._doubt.clear()
+            await self._look_at_agents()
+            self._take_topics(await self._metadata.list_topics())
+            if not self._alone:
+                self._take_leases(await self._metadata.list_leases(), all_of_them=True)
+
+    async def _listen(self, listening: asyncio.Event) -> None:
+        while True:
+            with suppress(StreamHouseError):
+                async with self._metadata.subscribe() as changes:
+                    listening.set()
+                    async for change in changes:
+                        self._heard(change)
+                    return  # the store was closed
+            listening.set()
+            self._doubt.everything()
+            await asyncio.sleep(self._poll_s)
+
+    def _heard(self, change: Change) -> None:
+        match change.kind:
+            case ChangeKind.LEASES if not self._alone:
+                self._doubt.add([key for key in change.keys if key not in self._own] if change.keys else _ALL_SLOTS)
+            case ChangeKind.TOPICS:
+                self._doubt.add_name(change.name)
+            case ChangeKind.ANY:
+                self._doubt.everything()
+
+    async def _keep_fresh(self) -> None:
+        loop = asyncio.get_running_loop()
+        next_full_s = loop.time() + _FULL_LOOK_S
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_FULL_LOOK_S if self._alone else self._poll_s):
+                    await self._doubt.wait()
+            try:
+                if loop.time() >= next_full_s:
+                    next_full_s = loop.time() + _FULL_LOOK_S
+                    await self.refresh()
+                else:
+                    await self._look_again()
+            except StreamHouseError:
+                self._doubt.everything()  # the store is away: what is known stays, and is looked at again
+                await asyncio.sleep(self._poll_s)
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _look_again(self) -> None:
+        """At what is in doubt."""
+        if self._doubt.of_everything:
+            await self.refresh()
+            return
+        async with self._looking:
+            names, keys = self._doubt.names, list(self._doubt.keys)
+            self._doubt.clear()
+            for name in names:
+                await self._look_at_topic(name)
+            if keys and not self._alone:
+                self._take_leases(await self._metadata.list_leases(keys=keys), asked=keys)
+            if not self._alone:
+                await self._look_at_agents()
+
+    async def _look_at_agents(self) -> None:
+        if not self._alone:
+            self._take_agents(await self._metadata.list_agents(alive_within_ms=self._liveness_timeout_ms))
+
+    async def _look_at_topic(self, name: str) -> None:
+        try:
+            self.learned(await self._metadata.get_topic(name))
+        except TopicNotFound:
+            gone = self._names.get(name)
+            if gone is not None:
+                self.forgot(gone)
+
+    def _take_agents(self, agents: Iterable[Agent]) -> None:
+        found = {agent.agent_id: node for agent in agents if (node := _node(agent)) is not None}
+        if self._me is not None:
+            found[self._me.agent_id] = self._me
+        nodes = tuple(sorted(found.values(), key=lambda node: node.node_id))
+        if nodes != self._nodes:
+            self._nodes, self._by_agent = nodes, found
+            self._nodes_generation += 1
+            self._announce()
+
+    def _take_topics(self, topics: Sequence[Topic]) -> None:
+        listed = {topic.topic_id for topic in topics}
+        for topic in [topic for topic in self._ids.values() if topic.topic_id not in listed]:
+            self.forgot(topic)
+        for topic in topics:
+            self.learned(topic)
+
+    def _take_leases(
+        self, leases: Sequence[Lease], *, asked: Sequence[LeaseKey] = (), all_of_them: bool = False
+    ) -> None:
+        """What this agent itself holds is never taken from here: the owner knows it better, and sooner."""
+        found = {
+            lease.key: (lease.agent_id, lease.epoch)
+            for lease in leases
+            if not lease.expired and lease.agent_id != self._agent_id and lease.key not in self._own
+        }
+        looked_at: Iterable[LeaseKey] = {*self._others, *found} if all_of_them else asked
+        for key in looked_at:
+            before, now = self._others.get(key), found.get(key)
+            if before == now:
+                continue
+            if now is None:
+                del self._others[key]
+            else:
+                self._others[key] = now
+            self._bump_key(key)
+
+    def _bump_key(self, key: LeaseKey) -> None:
+        if isinstance(key, PartitionKey):
+            self._bump(key.topic_id)
+        else:
+            self._announce()
+
+    def _bump(self, topic_id: TopicId) -> None:
+        self._generation += 1  # one count for all: a topic that is forgotten and learned again must not look the same
+        self._generations[topic_id] = self._generation
+        self._announce()
+
+    def _announce(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+class _Doubt:
+    """What may have changed since it was looked at. Bounded: above a number of names or keys it is everything."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.keys: set[LeaseKey] = set()
+        self.of_everything = False
+        self._any = asyncio.Event()
+
+    def add(self, keys: Iterable[LeaseKey]) -> None:
+        if not self.of_everything:
+            self.keys.update(keys)
+            if len(self.keys) > _MANY_KEYS:
+                self.everything()
+            elif self.keys:
+                self._any.set()
+
+    def add_name(self, name: str) -> None:
+        if not self.of_everything:
+            self.names.add(name)
+            if len(self.names) > _MANY_TOPICS:
+                self.everything()
+            self._any.set()
+
+    def everything(self) -> None:
+        self.of_everything = True
+        self.names, self.keys = set(), set()
+        self._any.set()
+
+    def clear(self) -> None:
+        self.of_everything = False
+        self.names, self.keys = set(), set()
+        self._any.clear()
+
+    async def wait(self) -> None:
+        await self._any.wait()
+
+
+def cluster_id_text(raw: bytes) -> str:
+    """Kafka's spelling of a cluster id: URL-safe base64 without padding, 22 characters."""
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
+
+
+def _node(agent: Agent) -> Node | None:
+    """None for an agent that does not listen."""
+    host, _, port = agent.address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        return None
+    return Node(
+        node_id=agent.node_id,
+        agent_id=agent.agent_id,
+        host=host.strip("[]"),
+        port=int(port),
+        rack=agent.availability_zone,
+    )

@@ -1,0 +1,147 @@
+"""Topics: create, delete, grow. The rules are once for all doors; the metadata store keeps the topics.
+
+A topic that is created is in the store before ``create`` returns, so that every agent finds it; and led, so that a
+producer's first request does not meet a partition without a leader, unless that takes too long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from streamhouse.broker.cluster_view import ClusterView
+from streamhouse.core import topic_config
+from streamhouse.core.errors import (
+    InvalidPartitions,
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
+    TopicExists,
+    TopicNotFound,
+)
+from streamhouse.core.ids import TopicId, check_topic_name
+from streamhouse.core.limits import MAX_PARTITIONS_PER_TOPIC
+from streamhouse.core.randomness import Randomness
+from streamhouse.metadata.contract import MetadataStore, NewTopic, Topic, WriteMode
+
+DEFAULT: Final = -1
+"""A partition count or replication factor that the platform is to choose."""
+REPLICATION_FACTOR: Final = 1
+"""What clients are told: one leader, and no followers beside the object store."""
+_LEAD_TIMEOUT_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedTopic:
+    name: str
+    partition_count: int = DEFAULT
+    replication_factor: int = DEFAULT
+    """Accepted for the sake of existing scripts, without effect."""
+    has_assignments: bool = False
+    """Partitions were placed by hand."""
+    configs: Mapping[str, str]
+
+
+class TopicAdmin:
+    def __init__(
+        self, *, metadata: MetadataStore, view: ClusterView, randomness: Randomness, default_partition_count: int
+    ) -> None:
+        self._metadata = metadata
+        self._view = view
+        self._randomness = randomness
+        self._default_partition_count = default_partition_count
+
+    async def fresh(self, name: str) -> Topic:
+        """As the store has it now. Raises TopicNotFound."""
+        topic = await self._metadata.get_topic(name)
+        self._view.learned(topic)
+        return topic
+
+    async def fresh_by_id(self, topic_id: TopicId) -> Topic:
+        topic = await self._metadata.get_topic_by_id(topic_id)
+        self._view.learned(topic)
+        return topic
+
+    async def check(self, wanted: WantedTopic) -> NewTopic:
+        """What ``create`` would make of it, or why not. Raises as ``create`` does."""
+        new = self._new(wanted)
+        try:
+            await self._metadata.get_topic(new.name)
+        except TopicNotFound:
+            return new
+        raise TopicExists(f"topic {new.name} already exists")
+
+    async def create(self, wanted: WantedTopic, *, timeout_s: float = _LEAD_TIMEOUT_S) -> Topic:
+        """Returns when every partition is led, or after ``timeout_s``; the topic exists either way.
+
+        Raises TopicExists, InvalidTopicName, InvalidPartitions, InvalidReplicationFactor, InvalidReplicaAssignment,
+        InvalidTopicConfig.
+        """
+        topic = await self._metadata.create_topic(self._new(wanted))
+        self._view.learned(topic)
+        await self._wait_led(topic, timeout_s)
+        return topic
+
+    async def delete(self, topic: Topic) -> None:
+        """Raises TopicNotFound when it is gone already. Its objects go later, when nothing can need them any more."""
+        deleted = await self._metadata.delete_topic(topic.topic_id)
+        self._view.forgot(topic)
+        if not deleted:
+            raise TopicNotFound(f"topic {topic.name} does not exist any more")
+
+    async def grow(
+        self,
+        name: str,
+        partition_count: int,
+        *,
+        has_assignments: bool = False,
+        validate_only: bool = False,
+        timeout_s: float = _LEAD_TIMEOUT_S,
+    ) -> Topic:
+        """Raises TopicNotFound, InvalidPartitions, InvalidReplicaAssignment."""
+        topic = await self.fresh(name)
+        if partition_count == topic.partition_count:
+            raise InvalidPartitions(f"topic {name} already has {partition_count} partitions")
+        if partition_count < topic.partition_count:
+            raise InvalidPartitions(
+                f"topic {name} has {topic.partition_count} partitions; {partition_count} would not be an increase",
+                hint="create a new topic with fewer and copy the records",
+            )
+        _check_count(partition_count)
+        if has_assignments:
+            raise InvalidReplicaAssignment(f"partitions of {name} cannot be placed by hand")
+        if validate_only:
+            return topic
+        grown = await self._metadata.grow_topic(topic.topic_id, partition_count)
+        self._view.learned(grown)
+        await self._wait_led(grown, timeout_s)
+        return grown
+
+    def _new(self, wanted: WantedTopic) -> NewTopic:
+        name = check_topic_name(wanted.name)
+        if wanted.has_assignments:
+            raise InvalidReplicaAssignment(f"partitions of {name} cannot be placed by hand")
+        if wanted.replication_factor != DEFAULT and wanted.replication_factor < 1:
+            raise InvalidReplicationFactor(f"replication factor {wanted.replication_factor} makes no sense")
+        count = wanted.partition_count
+        if count == DEFAULT:
+            count = self._default_partition_count
+        _check_count(count)
+        configs = topic_config.validate(wanted.configs)
+        leaderless = topic_config.effective(configs).diskless_enable
+        return NewTopic(
+            topic_id=TopicId(self._randomness.uuid()),
+            name=name,
+            partition_count=count,
+            configs=configs,
+            write_mode=WriteMode.LEADERLESS if leaderless else WriteMode.LEASED,
+        )
+
+    async def _wait_led(self, topic: Topic, timeout_s: float) -> None:
+        if topic.write_mode is WriteMode.LEASED:
+            await self._view.wait_led(topic.partition_keys(), timeout_s=min(timeout_s, _LEAD_TIMEOUT_S))
+
+
+def _check_count(count: int) -> None:
+    if not 1 <= count <= MAX_PARTITIONS_PER_TOPIC:
+        raise InvalidPartitions(f"a topic has 1 to {MAX_PARTITIONS_PER_TOPIC} partitions, not {count}")
