@@ -199,6 +199,10 @@ class PartitionLog:
         """What they have committed so far; before anything is taken (R9)."""
         self._windows = {state.producer_id: ProducerWindow(state.producer_epoch, state.batches) for state in producers}
 
+    def producers(self) -> Iterable[tuple[int, ProducerWindow]]:
+        """Those it would recognise, by producer id; the one that wrote last comes last."""
+        return self._windows.items()
+
     def judge(self, header: BatchHeader) -> Original | None:
         """None for the producer's next batch; where it stands already for a repeat. Raises for what cannot be taken."""
         window = self._windows.get(header.producer_id)

@@ -139,6 +139,25 @@ class LogReader:
                 break
         return [cursor.error or self._result(cursor) for cursor in cursors]
 
+    def read_now(
+        self, requests: Sequence[ReadRequest], *, max_bytes: int, min_bytes: int = 1
+    ) -> list[ReadResult] | None:
+        """What ``read_many`` would answer at once, from memory; None when it would ask somebody, wait, or fail."""
+        allowance = Allowance(min(max_bytes, self._options.max_read_bytes))
+        cursors = [Cursor(request, allowance) for request in requests]
+        for cursor in cursors:
+            if not self._fill_now(cursor):
+                return None
+        if not _is_enough(cursors, allowance, min_bytes):
+            return None
+        self.stats.reads += len(requests)
+        return [self._result(cursor) for cursor in cursors]
+
+    def known_log_start(self, key: PartitionKey) -> int:
+        """As last read; -1 for a partition nobody has read of here."""
+        view = self._views.get(key)
+        return -1 if view is None else view.state.log_start_offset
+
     async def offset_for_timestamp(self, key: PartitionKey, timestamp_ms: int) -> TimedOffset | None:
         """The first record with that time or a later one, and its time. None: there is none (yet).
 

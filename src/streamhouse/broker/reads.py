@@ -1,0 +1,214 @@
+"""Reading from partitions, for every door: who may be asked, and what of a log may be seen.
+
+A leased partition is read at its leader, as clients expect of offsets and epochs; a leaderless one anywhere. Owns the
+rules about leader epochs. Where batches are and how long to wait for them is the reader's business.
+
+Without transactions the last stable offset is the high watermark, so both isolation levels see the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import pairwise
+from typing import Final
+
+from streamhouse.broker.cluster_view import ClusterView
+from streamhouse.core.errors import NotLeader, PartitionNotFound, StaleEpoch, StreamHouseError, UnknownEpoch
+from streamhouse.core.ids import PartitionKey
+from streamhouse.log.leased.log import LeasedLog
+from streamhouse.log.leased.partition import PartitionLog
+from streamhouse.log.reader.cursor import ReadRequest, ReadResult
+from streamhouse.log.reader.reader import EndOffsets, LogReader
+from streamhouse.log.reader.times import TimedOffset
+from streamhouse.metadata.contract import Durability, EpochStart, MetadataStore, WriteMode
+from streamhouse.metadata.dedup import SEQUENCE_MODULUS
+
+__all__ = ["EndOffsets", "EpochEnd", "IsolationLevel", "ReadRequest", "ReadResult", "Reads", "TimedOffset", "Writer"]
+
+ANY_EPOCH: Final = -1
+"""A caller that does not say which epoch it knows."""
+NO_EPOCH: Final = -1
+NO_OFFSET: Final = -1
+
+_MAX_HISTORIES: Final = 10_000  # each a few hundred bytes; one for every partition whose epochs somebody asked for
+
+
+class IsolationLevel(IntEnum):
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochEnd:
+    """Where the records of an epoch end; both -1 for an epoch that has not begun."""
+
+    epoch: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writer:
+    """An idempotent producer, as its partition's leader remembers it."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+
+
+class Reads:
+    def __init__(
+        self, *, reader: LogReader, log: LeasedLog, metadata: MetadataStore, view: ClusterView, durability: Durability
+    ) -> None:
+        self._reader = reader
+        self._log = log
+        self._metadata = metadata
+        self._view = view
+        self._durability = durability
+        self._histories: dict[PartitionKey, tuple[int, list[EpochStart]]] = {}
+
+    # Who may be asked.
+
+    def leader_epoch(self, key: PartitionKey, claimed_epoch: int = ANY_EPOCH) -> int:
+        """The epoch under which this agent serves the partition. No await.
+
+        ``claimed_epoch``: the one that the caller knows. Raises NotLeader, PartitionNotFound, StaleEpoch, UnknownEpoch.
+        """
+        partition = self._log.partition(key)
+        epoch = partition.epoch if partition is not None and partition.guard.valid() else self._leaderless_epoch(key)
+        if claimed_epoch not in (epoch, ANY_EPOCH):
+            if claimed_epoch < epoch:
+                raise StaleEpoch(self._name(key), expected=claimed_epoch, actual=epoch)
+            raise UnknownEpoch(self._name(key), asked=claimed_epoch, known=epoch)
+        return epoch
+
+    def _leaderless_epoch(self, key: PartitionKey) -> int:
+        topic = self._view.topic_by_id(key.topic_id)
+        if topic is not None:
+            if not 0 <= key.partition < topic.partition_count:
+                raise PartitionNotFound(
+                    f"{topic.name} has partitions 0 to {topic.partition_count - 1}, not {key.partition}"
+                )
+            if topic.write_mode is WriteMode.LEADERLESS:
+                return 0
+        leader = self._view.leader(key)
+        elsewhere = leader is not None and leader.node.node_id != self._view.node_id
+        raise NotLeader(self._name(key), current_leader=leader.node.agent_id if leader and elsewhere else None)
+
+    def _name(self, key: PartitionKey) -> str:
+        topic = self._view.topic_by_id(key.topic_id)
+        return str(key) if topic is None else f"{topic.name}/{key.partition}"
+
+    # Batches.
+
+    def read_now(
+        self, requests: Sequence[ReadRequest], *, max_bytes: int, min_bytes: int
+    ) -> Sequence[ReadResult] | None:
+        """What ``read`` would answer at once from memory; None when it would ask or wait. No await."""
+        return self._reader.read_now(requests, max_bytes=max_bytes, min_bytes=min_bytes)
+
+    async def read(
+        self, requests: Sequence[ReadRequest], *, max_bytes: int, min_bytes: int, max_wait_ms: int
+    ) -> Sequence[ReadResult | StreamHouseError]:
+        """See LogReader.read_many. Ask ``leader_epoch`` first."""
+        return await self._reader.read_many(requests, max_bytes=max_bytes, min_bytes=min_bytes, max_wait_ms=max_wait_ms)
+
+    # Offsets.
+
+    def known_log_start(self, key: PartitionKey) -> int:
+        """As last read; -1 when this process has not read it yet. No await."""
+        return self._reader.known_log_start(key)
+
+    async def ends(self, key: PartitionKey) -> EndOffsets:
+        """Fresh (R16)."""
+        return await self._reader.end_offsets(key)
+
+    async def first_at(self, key: PartitionKey, timestamp_ms: int) -> TimedOffset | None:
+        """The first record, not batch, with that time or a later one."""
+        return await self._reader.offset_for_timestamp(key, timestamp_ms)
+
+    async def newest(self, key: PartitionKey) -> TimedOffset | None:
+        """The first record among those with the largest time."""
+        return await self._reader.max_timestamp_offset(key)
+
+    # Epochs.
+
+    async def epoch_of(self, key: PartitionKey, offset: int) -> int:
+        """The epoch of the record at ``offset``; -1 when the history does not reach it."""
+        found = NO_EPOCH
+        for start in await self._history(key, self.leader_epoch(key)):
+            if start.start_offset > offset:
+                break
+            found = start.epoch
+        return found
+
+    async def epoch_end(self, key: PartitionKey, epoch: int) -> EpochEnd:
+        """Where the records of ``epoch``, or of the last one before it, end.
+
+        That is the start of the next higher epoch; the log's end for the current one; the log's start for one older
+        than the history. Clients cut back to the answer, so where the WAL is the durability and replay continues a log
+        across epochs (R2), the later epochs of the same WAL do not end an earlier one.
+        Raises NotLeader, PartitionNotFound, MetadataError.
+        """
+        current = self.leader_epoch(key)
+        if epoch > current or epoch < 0:
+            return EpochEnd(epoch=NO_EPOCH, end_offset=NO_OFFSET)
+        history = await self._history(key, current)
+        ends = await self._reader.end_offsets(key)
+        if self.leader_epoch(key) != current or (history and history[-1].epoch > current):
+            raise NotLeader(self._name(key), current_leader=None, hint="its leadership has just changed; ask again")
+        if epoch == current:
+            return EpochEnd(epoch=current, end_offset=ends.high_watermark)
+        if not history or epoch < history[0].epoch:
+            return EpochEnd(epoch=epoch, end_offset=ends.log_start_offset)
+        return _end_in(history, epoch, ends, self._durability)
+
+    async def _history(self, key: PartitionKey, current: int) -> Sequence[EpochStart]:
+        """While one epoch leads, nothing is added to it."""
+        known = self._histories.get(key)
+        if known is not None and known[0] == current:
+            return known[1]
+        history = await self._metadata.epoch_history(key)
+        if len(self._histories) >= _MAX_HISTORIES:
+            del self._histories[next(iter(self._histories))]
+        self._histories[key] = (current, history)
+        return history
+
+    # Producers.
+
+    async def writers(self, key: PartitionKey) -> list[Writer]:
+        """Idempotent producers that the leader would recognise. Raises NotLeader, PartitionNotFound, MetadataError."""
+        self.leader_epoch(key)
+        partition = self._log.partition(key)
+        if partition is None:
+            return []  # leaderless: every agent judges by the metadata
+        times = {state.producer_id: state.updated_at_ms for state in (await self._metadata.load_producers([key]))[key]}
+        return _writers(partition, times)
+
+
+def _end_in(history: Sequence[EpochStart], epoch: int, ends: EndOffsets, durability: Durability) -> EpochEnd:
+    """Of an epoch between the first of the history and the current one."""
+    floor = max((start for start in history if start.epoch <= epoch), key=lambda start: start.epoch)
+    end_offset = ends.high_watermark
+    for before, after in pairwise(history):
+        if before.epoch >= floor.epoch and not (durability is Durability.WAL and before.wal_id == after.wal_id):
+            end_offset = after.start_offset
+            break
+    return EpochEnd(epoch=floor.epoch, end_offset=max(end_offset, ends.log_start_offset))
+
+
+def _writers(partition: PartitionLog, times_ms: Mapping[int, int]) -> list[Writer]:
+    found = []
+    for producer_id, window in partition.producers():
+        last = window.batches[-1] if window.batches else None
+        found.append(
+            Writer(
+                producer_id=producer_id,
+                producer_epoch=window.producer_epoch,
+                last_sequence=-1 if last is None else (last.base_sequence + last.record_count - 1) % SEQUENCE_MODULUS,
+                last_timestamp_ms=times_ms.get(producer_id, -1),
+            )
+        )
+    return found
