@@ -22,7 +22,8 @@ from streamhouse.core.errors import (
     UnknownSetting,
     WalInUse,
 )
-from streamhouse.metadata.contract import WriteMode
+from streamhouse.core.ids import TopicId
+from streamhouse.metadata.contract import NewTopic, WriteMode
 from streamhouse.wire.codecs import Codec
 from streamhouse.wire.murmur2 import partition_for_key
 from streamhouse.wire.records import Record
@@ -104,6 +105,37 @@ async def test_offsets_of_a_group_are_kept(tmp_path: Path) -> None:
         found = await sh.committed_offsets("billing", "t")
         assert {partition: committed.offset for partition, committed in found.items()} == {0: 7, 1: 9}
         assert await sh.committed_offsets("nobody", "t") == {}
+
+
+async def recreated(sh: StreamHouse, name: str) -> None:
+    """Deleted and created again, as another process does it: this one's memory of the name is not told."""
+    topic = await sh.topic(name)
+    await sh.stores.metadata.delete_topic(topic.topic_id)
+    async with asyncio.timeout(20):
+        while sh.agent.log.partition(topic.partition_keys()[0]) is not None:
+            sh.agent.member._tick_signal.set()
+            await asyncio.sleep(0.01)
+    await sh.stores.metadata.create_topic(
+        NewTopic(topic_id=TopicId(sh.randomness.uuid()), name=name, partition_count=1, configs={})
+    )
+
+
+async def test_r19_a_topic_that_another_process_created_anew_is_found_under_its_new_id(tmp_path: Path) -> None:
+    async with StreamHouse.open(data_dir=str(tmp_path)) as sh:
+        await sh.create_topic("t", 1)
+        await sh.produce("t", b"old")
+        await recreated(sh, "t")
+        assert await sh.read("t", 0, 0) == []
+        await recreated(sh, "t")
+        await sh.commit_offsets("billing", {("t", 0): 7})
+        assert {at: each.offset for at, each in (await sh.committed_offsets("billing", "t")).items()} == {0: 7}
+        await recreated(sh, "t")
+        assert await sh.committed_offsets("billing", "t") == {}
+        await sh.commit_offsets("billing", {("t", 0): 1})
+        assert {at: each.offset for at, each in (await sh.committed_offsets("billing", "t")).items()} == {0: 1}
+        await sh.delete_topic("t")
+        with pytest.raises(TopicNotFound):
+            await sh.read("t", 0, 0)
 
 
 async def test_r2_a_data_directory_serves_one_process(tmp_path: Path) -> None:

@@ -213,8 +213,15 @@ class StreamHouse:
 
         ``wait_ms``: at the end, wait that long for the next one. Raises OffsetOutOfRange, PartitionNotFound.
         """
+        reader = self.agent.reader
         key = await self._key(topic, partition)
-        found = await self.agent.reader.read(key, offset, max_bytes=max_bytes, max_wait_ms=wait_ms)
+        try:
+            found = await reader.read(key, offset, max_bytes=max_bytes, max_wait_ms=wait_ms)
+        except PartitionNotFound:
+            fresh = await self._key(topic, partition, fresh=True)
+            if fresh == key:
+                raise
+            found = await reader.read(fresh, offset, max_bytes=max_bytes, max_wait_ms=wait_ms)
         return [
             record
             for batch in found.batches
@@ -235,32 +242,42 @@ class StreamHouse:
 
         Raises GroupNotEmpty while the group has live members, PartitionNotFound.
         """
-        commits = [
-            OffsetCommit(key=await self._key(topic, partition), offset=offset)
-            for (topic, partition), offset in offsets.items()
-        ]
-        missing = await self.stores.metadata.commit_offsets_simple(group, commits)
+        missing = await self._commit_offsets(group, offsets)
+        if missing:  # perhaps only under the ids that are remembered here
+            missing = await self._commit_offsets(group, {each: offsets[each] for each in missing}, fresh=True)
         if missing:
-            raise PartitionNotFound(f"{missing[0]} does not exist; offsets of the others were committed")
+            topic, partition = missing[0]
+            raise PartitionNotFound(f"{topic}/{partition} does not exist; offsets of the others were committed")
 
     async def committed_offsets(self, group: str, topic: str) -> dict[int, CommittedOffset]:
         """By partition; those without a committed offset are left out."""
-        found = await self._known(topic)
+        # Of a topic's former id there may be offsets, or none: neither would be an error. So it is looked up each time.
+        found = await self._known(topic, fresh=True)
         offsets = await self.stores.metadata.fetch_offsets(group, found.partition_keys())
         return {key.partition: committed for key, committed in offsets.items()}
 
+    async def _commit_offsets(
+        self, group: str, offsets: Mapping[tuple[str, int], int], *, fresh: bool = False
+    ) -> list[tuple[str, int]]:
+        """Returns those whose partition does not exist."""
+        named = {await self._key(*each, fresh=fresh): each for each in offsets}
+        commits = [OffsetCommit(key=key, offset=offsets[each]) for key, each in named.items()]
+        return [named[key] for key in await self.stores.metadata.commit_offsets_simple(group, commits)]
+
     # Inside.
 
-    async def _known(self, name: str) -> Topic:
-        if name not in self._topics:
-            self._topics[name] = await self.topic(name)
-        return self._topics[name]
+    async def _known(self, name: str, *, fresh: bool = False) -> Topic:
+        """``fresh``: another process may have created it anew, or let it grow."""
+        found = self._topics.get(name)
+        if found is None or fresh:
+            self._topics.pop(name, None)
+            found = self._topics[name] = await self.topic(name)
+        return found
 
-    async def _key(self, topic: str, partition: int) -> PartitionKey:
-        found = await self._known(topic)
+    async def _key(self, topic: str, partition: int, *, fresh: bool = False) -> PartitionKey:
+        found = await self._known(topic, fresh=fresh)
         if not 0 <= partition < found.partition_count:
-            self._topics.pop(topic)  # it may have grown
-            found = await self._known(topic)
+            found = await self._known(topic, fresh=True)
             if not 0 <= partition < found.partition_count:
                 raise PartitionNotFound(f"{topic} has partitions 0 to {found.partition_count - 1}, not {partition}")
         return PartitionKey(found.topic_id, partition)
