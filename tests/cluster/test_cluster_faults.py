@@ -304,17 +304,45 @@ def test_r1_somebody_who_took_the_lease_ends_the_leadership_here() -> None:
     fleet_story(story)
 
 
-def test_an_agent_deregistered_by_an_operator_registers_again() -> None:
+def test_an_agent_whose_row_was_removed_by_hand_registers_again() -> None:
     async def story(fleet: Fleet) -> None:
         await fleet.topic(partitions=4)
         a, b = await fleet.start("a", "b")
         await fleet.settled()
-        await fleet.store.deregister_agent("a", a.incarnation)
+        await fleet.store._write(lambda tx: tx.run("DELETE FROM agents WHERE agent_id = 'a'"))
         await asyncio.sleep(10)
         assert [agent.agent_id for agent in await fleet.store.list_agents(alive_within_ms=6_000)] == ["a", "b"]
         await fleet.settled()
         assert a.partitions
         assert b.partitions
+
+    fleet_story(story)
+
+
+def test_r20_an_agent_that_somebody_else_deregistered_ends() -> None:
+    """Its run is over for the store, which takes nothing from it any more: only a new one can go on."""
+
+    async def story(fleet: Fleet) -> None:
+        await fleet.topic(partitions=4)
+        a, b = await fleet.start("a", "b")
+        await fleet.settled()
+        await fleet.store.deregister_agent("a", a.incarnation)
+        await fleet.until(lambda: a.member.health.state is HealthState.FAILED, within_s=10)
+        assert not a.partitions
+        await fleet.until(lambda: len(b.partitions) == 4, within_s=20)
+
+    fleet_story(story)
+
+
+def test_r20_an_agent_that_signs_off_does_not_stumble_over_its_own_heartbeat() -> None:
+    async def story(fleet: Fleet) -> None:
+        await fleet.topic(partitions=4)
+        a, _ = await fleet.start("a", "b")
+        await fleet.settled()
+        a.link.after("deregister_agent", lambda: asyncio.sleep(4))  # the answer takes two heartbeats
+        await a.member.stop()
+        assert a.member.health.state is HealthState.STOPPED
+        assert [agent.agent_id for agent in await fleet.store.list_agents()] == ["b"]
 
     fleet_story(story)
 

@@ -52,7 +52,7 @@ class Departure:
         self._successors: dict[frozenset[str], Wish] = {}
 
     async def leave(self) -> None:
-        """Returns when nothing is held any more and the agent is deregistered, or the store cannot be reached."""
+        """Returns when nothing is held any more. What is left to do is ``sign_off``."""
         self._exchange.stopping = True
         self._exchange.poke()
         self._steering.drop_hand_overs()
@@ -65,6 +65,10 @@ class Departure:
         except (StreamHouseError, TimeoutError):
             pass  # nobody can be told, so nobody is offered anything: close and release
         await self._empty()
+
+    async def sign_off(self) -> None:
+        """Deregister, unless the store cannot be reached. The store takes nothing from this agent afterwards, so
+        nothing may be under way any more: a late heartbeat would look like a second process (R20)."""
         try:
             await self._give_back_leftovers()
             await self._calls.once(

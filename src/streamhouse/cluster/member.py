@@ -185,7 +185,7 @@ class Member:
             if graceful and self._state is HealthState.OK:
                 self._state = HealthState.STOPPING
                 await self._cancel_loops("assigner")
-                await Departure(
+                departure = Departure(
                     metadata=self._metadata,
                     clock=self._clock,
                     info=self._info,
@@ -194,7 +194,10 @@ class Member:
                     exchange=self._exchange,
                     steering=self._steering,
                     calls=self._calls,
-                ).leave()
+                )
+                await departure.leave()
+                await self._cancel_loops(*self._loops)
+                await departure.sign_off()
         except AgentSuperseded:
             pass  # somebody else has this agent's place: nothing here is left to hand over
         finally:
@@ -280,7 +283,7 @@ class Member:
                 partial(self._metadata.heartbeat, self._info.agent_id, self._info.incarnation)
             )
             self._steering.store_ahead_ms = store_ms - sent_ms
-        except AgentNotFound:  # deregistered by an operator, or the store was restored from a backup
+        except AgentNotFound:  # its row was removed by hand, or the store was restored from a backup
             await self._register()
         if await self._steering.see_agents():
             self._tick_signal.set()

@@ -65,9 +65,38 @@ async def test_a_replaced_incarnation_is_refused_even_after_deregistration(backe
     await backend.store.register_agent(old)
     await backend.store.register_agent(new)
     await backend.store.deregister_agent("agent-1", new.incarnation)
+    for over in (old, new):
+        with pytest.raises(AgentNotFound):
+            await backend.store.heartbeat("agent-1", over.incarnation)
+        with pytest.raises(AgentSuperseded):
+            await backend.store.register_agent(over)
+
+
+async def test_r20_a_late_acquisition_of_a_deregistered_agent_takes_nothing_from_its_successor(
+    backend: Backend,
+) -> None:
+    """The agent signed off; a call it had sent before arrives when its next run leads already."""
+    first, second = backend.holder(), backend.holder()
+    assert first.agent_id == second.agent_id
+    await backend.register(first)
+    await backend.store.deregister_agent(first.agent_id, first.incarnation)
+    await backend.register(second)
+    led = await backend.led(holder=second)
     with pytest.raises(AgentSuperseded):
-        await backend.store.register_agent(old)
-    assert (await backend.store.register_agent(new)).incarnation == new.incarnation
+        await backend.store.acquire_leases(first, [led.key], ttl_ms=TTL_MS)
+    (lease,) = await backend.store.list_leases()
+    assert (lease.incarnation, lease.epoch) == (second.incarnation, led.epoch)
+
+
+async def test_a_run_that_was_replaced_and_one_that_signed_off_are_remembered_alike(backend: Backend) -> None:
+    runs = [info(backend) for _ in range(9)]
+    for turn, one in enumerate(runs):
+        await backend.store.register_agent(one)
+        if turn % 2 == 0:
+            await backend.store.deregister_agent("agent-1", one.incarnation)
+    for over in runs[1:]:
+        with pytest.raises(AgentSuperseded):
+            await backend.store.register_agent(over)
 
 
 async def test_the_last_eight_replaced_incarnations_are_remembered(backend: Backend) -> None:

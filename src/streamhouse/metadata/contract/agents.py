@@ -43,16 +43,19 @@ class Agents(ABC):
     async def register_agent(self, info: AgentInfo) -> Agent:
         """Upsert (S1.9). Another incarnation takes the id over and resets ``started_at``; the former one's heartbeats
         and acquisitions are refused from then on, and it cannot register again: an incarnation that has been replaced
-        (the last eight of an agent id are remembered) raises AgentSuperseded. Raises LimitExceeded, InvalidRequest.
+        or deregistered (the last eight of an agent id are remembered) raises AgentSuperseded. Raises LimitExceeded,
+        InvalidRequest.
         """
 
     @abstractmethod
     async def heartbeat(self, agent_id: str, incarnation: UUID) -> int:
-        """Returns the store's time in ms. Raises AgentNotFound (deregistered) and AgentSuperseded."""
+        """Returns the store's time in ms. Raises AgentNotFound when nobody is registered under this id, and
+        AgentSuperseded when another incarnation is."""
 
     @abstractmethod
     async def deregister_agent(self, agent_id: str, incarnation: UUID) -> bool:
-        """Remove the row if it is this incarnation's. Leases are not touched."""
+        """Remove the row if it is this incarnation's, and remember that it is over: what it sent before and arrives
+        late must not take a lease from its successor (R20). Leases are not touched."""
 
     @abstractmethod
     async def list_agents(self, *, alive_within_ms: int | None = None, agent_group: str | None = None) -> list[Agent]:

@@ -21,8 +21,7 @@ WITH clock AS MATERIALIZED (SELECT sh_now_ms() AS now_ms), beaten AS (
     RETURNING clock.now_ms
 )
 SELECT (SELECT now_ms FROM beaten) AS now_ms,
-       (SELECT a.incarnation FROM agents AS a WHERE a.agent_id = $1) AS registered,
-       EXISTS (SELECT 1 FROM node_ids AS n WHERE n.agent_id = $1 AND $2 = ANY (n.superseded)) AS superseded
+       (SELECT a.incarnation FROM agents AS a WHERE a.agent_id = $1) AS registered
 """
 _LIST: Final = """
 SELECT a.agent_id, a.incarnation, n.node_id, a.address, a.availability_zone, a.agent_group, a.last_heartbeat,
@@ -67,15 +66,12 @@ class PostgresAgents(Agents):
         assert row is not None
         if row["now_ms"] is not None:
             return int(row["now_ms"])
-        if row["superseded"] or row["registered"] is not None:
+        if row["registered"] is not None:
             raise AgentSuperseded(f"a newer incarnation of agent {agent_id} has registered")
         raise AgentNotFound(f"agent {agent_id} is not registered", hint="register it again")
 
     async def deregister_agent(self, agent_id: str, incarnation: UUID) -> bool:
-        gone = await self._database.fetchval(
-            "DELETE FROM agents WHERE agent_id = $1 AND incarnation = $2 RETURNING true", agent_id, incarnation
-        )
-        return gone is not None
+        return bool(await self._database.fetchval("SELECT sh_deregister_agent($1, $2)", agent_id, incarnation))
 
     async def list_agents(self, *, alive_within_ms: int | None = None, agent_group: str | None = None) -> list[Agent]:
         if alive_within_ms is not None:

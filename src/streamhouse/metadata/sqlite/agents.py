@@ -1,4 +1,4 @@
-"""Agents: one row each, and which incarnations of an agent id have been replaced."""
+"""Agents: one row each, and which incarnations of an agent id are over."""
 
 from __future__ import annotations
 
@@ -49,8 +49,7 @@ def register_agent(tx: Tx, info: AgentInfo) -> Agent:
     )
     replaced = optional_uuid(before[0]) if before is not None else None
     if replaced is not None and replaced != info.incarnation:
-        superseded = [*_superseded(tx, info.agent_id), replaced.hex][-_REMEMBERED:]
-        tx.run("UPDATE node_ids SET superseded = ? WHERE agent_id = ?", (json.dumps(superseded), info.agent_id))
+        _supersede(tx, info.agent_id, replaced)
     (row,) = tx.rows(f"{_SELECT} WHERE agents.agent_id = ?", (info.agent_id,))
     return _agent_of(row)
 
@@ -66,7 +65,10 @@ def heartbeat(tx: Tx, agent_id: str, incarnation: UUID) -> int:
 
 
 def deregister_agent(tx: Tx, agent_id: str, incarnation: UUID) -> bool:
-    return tx.run("DELETE FROM agents WHERE agent_id = ? AND incarnation = ?", (agent_id, incarnation.bytes)) > 0
+    if not tx.run("DELETE FROM agents WHERE agent_id = ? AND incarnation = ?", (agent_id, incarnation.bytes)):
+        return False
+    _supersede(tx, agent_id, incarnation)
+    return True
 
 
 def list_agents(tx: Tx, *, alive_within_ms: int | None, agent_group: str | None) -> list[Agent]:
@@ -79,9 +81,14 @@ def list_agents(tx: Tx, *, alive_within_ms: int | None, agent_group: str | None)
 
 
 def refuse_superseded(tx: Tx, agent_id: str, incarnation: UUID) -> None:
-    """An incarnation that was replaced never comes back, even after its successor has gone."""
+    """An incarnation that was replaced or has signed off never comes back, even after its successor has gone."""
     if incarnation.hex in _superseded(tx, agent_id):
-        raise AgentSuperseded(f"a newer incarnation of agent {agent_id} has registered")
+        raise AgentSuperseded(f"this incarnation of agent {agent_id} was replaced by a newer one, or deregistered")
+
+
+def _supersede(tx: Tx, agent_id: str, incarnation: UUID) -> None:
+    superseded = [*_superseded(tx, agent_id), incarnation.hex][-_REMEMBERED:]
+    tx.run("UPDATE node_ids SET superseded = ? WHERE agent_id = ?", (json.dumps(superseded), agent_id))
 
 
 def _superseded(tx: Tx, agent_id: str) -> list[str]:
