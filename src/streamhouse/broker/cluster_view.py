@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from streamhouse.broker.doubt import Doubt
 from streamhouse.core.errors import StreamHouseError, TopicNotFound
 from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.core.limits import COORDINATOR_SLOTS
@@ -37,8 +38,6 @@ _FULL_LOOK_S: Final = 60.0
 _LONGEST_AGENT_POLL_S: Final = 5.0
 _PAUSE_S: Final = 0.02
 """After a change, a little patience: leases change by the hundred when an agent comes or goes."""
-_MANY_TOPICS: Final = 16  # above it, one look at all of them is cheaper than one at each
-_MANY_KEYS: Final = 5_000
 _ALL_SLOTS: Final = tuple(SlotKey(number) for number in range(COORDINATOR_SLOTS))
 
 
@@ -99,7 +98,7 @@ class ClusterView:
         self._generation = self._nodes_generation = 0
         self._changed = asyncio.Event()
         self._looking = asyncio.Lock()
-        self._doubt = _Doubt()
+        self._doubt = Doubt()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, me: Agent) -> None:
@@ -379,44 +378,6 @@ class ClusterView:
     def _announce(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
-
-
-class _Doubt:
-    """What may have changed since it was looked at. Bounded: above a number of names or keys it is everything."""
-
-    def __init__(self) -> None:
-        self.names: set[str] = set()
-        self.keys: set[LeaseKey] = set()
-        self.of_everything = False
-        self._any = asyncio.Event()
-
-    def add(self, keys: Iterable[LeaseKey]) -> None:
-        if not self.of_everything:
-            self.keys.update(keys)
-            if len(self.keys) > _MANY_KEYS:
-                self.everything()
-            elif self.keys:
-                self._any.set()
-
-    def add_name(self, name: str) -> None:
-        if not self.of_everything:
-            self.names.add(name)
-            if len(self.names) > _MANY_TOPICS:
-                self.everything()
-            self._any.set()
-
-    def everything(self) -> None:
-        self.of_everything = True
-        self.names, self.keys = set(), set()
-        self._any.set()
-
-    def clear(self) -> None:
-        self.of_everything = False
-        self.names, self.keys = set(), set()
-        self._any.clear()
-
-    async def wait(self) -> None:
-        await self._any.wait()
 
 
 def cluster_id_text(raw: bytes) -> str:

@@ -2,7 +2,8 @@
 
 kinds.py      what a value may be: text, duration, size, choice, URL …
 schema.py     how a setting is declared, and what follows from it (flag, variable, TOML key)
-declared.py   the settings themselves: add one here, in one declaration; those of the Kafka door in declared_kafka.py
+declared.py   the settings themselves: add one here, in one declaration; the Kafka door's in declared_kafka.py,
+              consumer groups' in declared_groups.py
 sources.py    flags, environment and TOML tables → raw values with their origin
 resolve.py    precedence, defaults, parsing
 rules.py      what settings must keep between themselves
@@ -27,6 +28,7 @@ from streamhouse.core.settings.declared import (
     StoreSettings,
     WalSettings,
 )
+from streamhouse.core.settings.declared_groups import GroupSettings
 from streamhouse.core.settings.declared_kafka import KafkaSettings, is_loopback, is_wildcard
 from streamhouse.core.settings.effective import EffectiveSetting, effective
 from streamhouse.core.settings.kinds import Address
@@ -44,6 +46,7 @@ __all__ = [
     "Durability",
     "EffectiveSetting",
     "FlushSettings",
+    "GroupSettings",
     "KafkaSettings",
     "LeaseSettings",
     "LogFormat",

@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path, PurePosixPath
 
 from streamhouse.core.limits import MAX_AGENT_ID_BYTES, MAX_BATCH_BYTES, MAX_LEASE_TTL_MS
+from streamhouse.core.settings.declared_groups import GroupSettings
 from streamhouse.core.settings.declared_kafka import KafkaSettings
 from streamhouse.core.settings.schema import (
     EnvAlias,
@@ -369,6 +370,7 @@ class Settings:
     wal: WalSettings
     memory: MemorySettings
     kafka: KafkaSettings
+    group: GroupSettings
     log: LogSettings
 
     @property

@@ -90,6 +90,18 @@ RULES: Final[tuple[Rule, ...]] = (
         holds=lambda s: s.kafka.enabled is not True or s.embedded_agent,
     ),
     Rule(
+        keys=("group.min_session_timeout", "group.max_session_timeout"),
+        must="group.min_session_timeout must not be longer than group.max_session_timeout",
+        because="no session time-out would be allowed",
+        holds=lambda s: s.group.min_session_timeout_ms <= s.group.max_session_timeout_ms,
+    ),
+    Rule(
+        keys=("group.consumer_heartbeat_interval", "group.consumer_session_timeout"),
+        must="group.consumer_heartbeat_interval must be shorter than group.consumer_session_timeout",
+        because="members would be removed between two heartbeats",
+        holds=lambda s: s.group.consumer_heartbeat_interval_ms < s.group.consumer_session_timeout_ms,
+    ),
+    Rule(
         keys=("durability", "metadata.url", "store.url", "wal.dir", "data_dir"),
         must="durability = wal needs SQLite metadata, local objects and the WAL all inside data_dir",
         because="elsewhere another agent can take over, and an acks=all record that only this disk holds would be lost",
