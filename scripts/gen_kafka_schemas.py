@@ -30,11 +30,11 @@ API_KEYS = (
     *range(4),
     *range(8, 34),
     *range(35, 52),
-    *(55, 57, 60, 61, 65, 66, 68, 69, 71, 72, 74, 75),
+    *(55, 57, 60, 61, 65, 66, 68, 69, 74, 75),
 )
 
 # Where kio knows a version that Kafka 4.2's ApiVersions does not offer: unstable there, or from a later release.
-KAFKA_4_2_MAX_VERSIONS = {22: 5}
+KAFKA_4_2_MAX_VERSIONS = {22: 5, 35: 4}
 
 DATA = ("consumer_protocol_subscription", "consumer_protocol_assignment")
 
