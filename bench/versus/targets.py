@@ -15,9 +15,10 @@ from pathlib import Path
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-from streamhouse.testing.services.kafka import start_kafka
 
+from streamhouse.testing.services.kafka import start_kafka
 from streamhouse.testing.services.ports import free_ports
+from versus.watch import age_s
 
 _READY_WITHIN_S = 60
 
@@ -44,12 +45,11 @@ def start_streamhouse(*arguments: str, directory: Path | None = None) -> Iterato
         f"--kafka-listen={bootstrap}",
         *arguments,
     ]
-    began = time.perf_counter()
     with (home.parent / f"{home.name}.log").open("w+") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         try:
             wait_until_answered(bootstrap, process)
-            yield Target(name="StreamHouse", bootstrap=bootstrap, pid=process.pid, ready_s=time.perf_counter() - began)
+            yield Target(name="StreamHouse", bootstrap=bootstrap, pid=process.pid, ready_s=age_s(process.pid))
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(60)
@@ -60,8 +60,7 @@ def start_streamhouse(*arguments: str, directory: Path | None = None) -> Iterato
 
 @contextlib.contextmanager
 def start_apache_kafka() -> Iterator[Target]:
-    began = time.perf_counter()
-    with start_kafka() as kafka:
+    with start_kafka(heap_mb=1024, quick=False) as kafka:
         wait_until_answered(kafka.bootstrap)
         yield Target(name="Apache Kafka", bootstrap=kafka.bootstrap, pid=kafka.pid, ready_s=time.perf_counter() - began)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,12 @@ def usage(pid: int) -> Usage:
         rss_mb=_kib(status, "VmRSS") / 1024,
         peak_rss_mb=_kib(status, "VmHWM") / 1024,
     )
+
+
+def age_s(pid: int) -> float:
+    """Since the process was started."""
+    started_ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started_ticks * _TICK_S
 
 
 def _kib(status: str, name: str) -> int:
