@@ -17,6 +17,7 @@ from streamhouse.core.errors import (
     OffsetOutOfRange,
     PartitionNotFound,
     StoreDenied,
+    StoreUnavailable,
     TopicExists,
     TopicNotFound,
     UnknownSetting,
@@ -24,6 +25,7 @@ from streamhouse.core.errors import (
 )
 from streamhouse.core.ids import TopicId
 from streamhouse.metadata.contract import NewTopic, WriteMode
+from streamhouse.objectstore.contract import ObjectStore
 from streamhouse.wire.codecs import Codec
 from streamhouse.wire.murmur2 import partition_for_key
 from streamhouse.wire.records import Record
@@ -174,6 +176,37 @@ async def test_a_start_that_fails_leaves_the_directory_free(tmp_path: Path) -> N
             pass
     async with StreamHouse.open(data_dir=str(tmp_path), agent_id="one") as sh:
         await sh.create_topic("t", 1)
+
+
+class NoStore:
+    """Objects that cannot be put."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def put(self, *arguments: Any, **options: Any) -> Any:
+        raise StoreUnavailable("nobody is there")
+
+
+@pytest.mark.parametrize("durability", ["wal", "object"])
+async def test_a_stop_without_a_store_ends_and_tells_what_stays_in_the_wal(tmp_path: Path, durability: str) -> None:
+    options = {"data_dir": str(tmp_path), "durability": durability, "agent_stop_timeout": "100ms"}
+    async with asyncio.timeout(60):
+        async with StreamHouse.open(**options) as sh:
+            await sh.create_topic("t", 1)
+            async with asyncio.timeout(20):
+                assert await sh.agent.wait_leading((await sh.topic("t")).partition_keys(), timeout_s=20)
+            committer = sh.agent.log._committer
+            committer.store = NoStore(committer.store)  # type: ignore[assignment]
+            await sh.produce("t", b"v", acks=1)
+        assert sh.left_behind.startswith("one batch is not in the log yet, and kept in the WAL in")
+        async with StreamHouse.open(**options) as sh:
+            assert await sh.agent.wait_leading((await sh.topic("t")).partition_keys(), timeout_s=20)
+            assert [record.value for record in await sh.read("t", 0, 0)] == [b"v"]
+        assert sh.left_behind == ""
 
 
 async def test_wrong_s3_credentials_show_before_anything_is_created(tmp_path: Path, s3_service: Any) -> None:

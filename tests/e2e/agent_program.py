@@ -177,7 +177,7 @@ def main(port: int) -> int:
         say(f"door open on port {port}")
 
     try:
-        failure = asyncio.run(run_until_stopped(load_settings().settings, ready=ready))
+        failure = asyncio.run(run_until_stopped(load_settings().settings, ready=ready)).failure
     except StreamHouseError as error:
         failure = error
     if failure is not None:

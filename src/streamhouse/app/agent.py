@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -39,6 +39,7 @@ from streamhouse.log.wal.recovery import Recovered
 from streamhouse.log.wal.wal import Wal
 from streamhouse.metadata.contract import AgentInfo, Durability
 
+_GIVE_BACK_S: Final = 5.0
 _OFFLOAD_THREADS: Final = 2  # inflating blocks; more would only take cores from the event loop
 
 
@@ -71,12 +72,26 @@ class Surroundings:
 class Agent:
     """Made by ``Agent.start``; ends with ``stop``."""
 
-    def __init__(self, *, wal: Wal, recovered: Recovered, log: LeasedLog, reader: LogReader, member: Member) -> None:
+    def __init__(
+        self,
+        *,
+        wal: Wal,
+        recovered: Recovered,
+        log: LeasedLog,
+        reader: LogReader,
+        member: Member,
+        stop_timeout_s: float,
+        wal_dir: Path,
+    ) -> None:
         self.wal = wal
         self.log = log
         self.reader = reader
         self.member = member
+        self.left_behind = ""
+        """After ``stop``: what is not in the log, in one line for people."""
         self._recovered = recovered
+        self._stop_timeout_s = stop_timeout_s
+        self._wal_dir = wal_dir
         self._parts = AsyncExitStack()
 
     @classmethod
@@ -111,9 +126,16 @@ class Agent:
             return agent
 
     async def stop(self, *, graceful: bool = True) -> None:
-        """Graceful: everything acknowledged is in the log and the partitions are handed over when this returns."""
+        """Graceful: everything acknowledged is in the log and the partitions are handed over when this returns, or
+        ``agent.stop_timeout`` has passed and ``left_behind`` tells what is not."""
         try:
-            await self.member.stop(graceful=graceful)
+            if graceful:
+                self.log.limit_closing(self._stop_timeout_s)
+            with suppress(TimeoutError):
+                # The rest is for the leases. Those that could not be given back run out by themselves.
+                async with asyncio.timeout(self._stop_timeout_s + _GIVE_BACK_S if graceful else None):
+                    await self.member.stop(graceful=graceful)
+            self.left_behind = self._left_behind()
         finally:
             await self._parts.aclose()  # also when somebody cuts the graceful part short
 
@@ -122,6 +144,13 @@ class Agent:
         replayed = self.log.stats.replayed_batches
         torn = f", a torn end of {self._recovered.torn_bytes} bytes cut off" if self._recovered.torn_bytes else ""
         return f"write-ahead log: {replayed or 'no'} batches replayed{torn}"
+
+    def _left_behind(self) -> str:
+        count = self.log.held_batches
+        if not count:
+            return ""
+        batches = "one batch is" if count == 1 else f"{count} batches are"
+        return f"{batches} not in the log yet, and kept in the WAL in {self._wal_dir} until this agent starts again"
 
     async def wait_leading(self, keys: list[PartitionKey], *, timeout_s: float) -> bool:
         """Whether every one of these partitions is served here before the time is up."""
@@ -170,7 +199,15 @@ async def _assemble(around: Surroundings, parts: AsyncExitStack) -> Agent:
     flushes.start()
     parts.push_async_callback(flushes.close)
     owner.attach(log=log, member=member, topics=topics)
-    return Agent(wal=wal, recovered=recovered, log=log, reader=reader, member=member)
+    return Agent(
+        wal=wal,
+        recovered=recovered,
+        log=log,
+        reader=reader,
+        member=member,
+        stop_timeout_s=settings.agent.stop_timeout_ms / 1000,
+        wal_dir=around.wal_dir,
+    )
 
 
 def _reader(around: Surroundings, parts: AsyncExitStack, tail: TailCache, log: LeasedLog) -> LogReader:

@@ -65,6 +65,8 @@ class StreamHouse:
         self.randomness = randomness
         self.fatal: Exception | None = None
         """Why the agent can do nothing more, if so: close, and start anew."""
+        self.left_behind = ""
+        """After the end: what is not in the log yet, and where it is; empty when everything is."""
         self._ended = asyncio.Event()
         self._agent = agent
         self._topics: dict[str, Topic] = {}
@@ -105,6 +107,7 @@ class StreamHouse:
             finally:
                 if sh._agent is not None:
                     await sh._agent.stop()
+                    sh.left_behind = sh._agent.left_behind
 
     @property
     def agent(self) -> Agent:

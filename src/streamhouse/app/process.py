@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 from streamhouse.app.platform import StreamHouse
@@ -32,8 +33,15 @@ _KEEP_BELOW_BYTES: Final = 64 * MIB
 """A batch of 256 KB fresh from the kernel costs its page faults each time, a third of all CPU; from the heap, none."""
 
 
-async def run_until_stopped(settings: Settings, *, ready: Callable[[StreamHouse], Awaitable[None]]) -> Exception | None:
-    """Returns None after a signal, or why the agent could not go on."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    failure: Exception | None
+    """None after a signal, or why the agent could not go on."""
+    left_behind: str
+    """What is not in the log yet, and where it is; empty when everything is."""
+
+
+async def run_until_stopped(settings: Settings, *, ready: Callable[[StreamHouse], Awaitable[None]]) -> Ended:
     tune()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -46,7 +54,8 @@ async def run_until_stopped(settings: Settings, *, ready: Callable[[StreamHouse]
         await asyncio.wait((stopped, failed), return_when=asyncio.FIRST_COMPLETED)
         for task in (stopped, failed):
             task.cancel()
-        return sh.fatal
+        failure = sh.fatal
+    return Ended(failure=failure, left_behind=sh.left_behind)
 
 
 def tune() -> None:

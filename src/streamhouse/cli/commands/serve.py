@@ -54,11 +54,11 @@ def _run(settings: Settings, name: str, *, demo: bool = False) -> None:
     from streamhouse.app.process import run_until_stopped
 
     note(f"streamhouse {name} starts")
-    failure = asyncio.run(run_until_stopped(settings, ready=lambda sh: _ready(sh, settings, demo=demo)))
-    if failure is not None:
-        note(f"error: {failure}")
+    ended = asyncio.run(run_until_stopped(settings, ready=lambda sh: _ready(sh, settings, demo=demo)))
+    if ended.failure is not None:
+        note(f"error: {ended.failure}")
         raise typer.Exit(ExitCode.FAILURE)
-    note("stopped: everything acknowledged is in the log")
+    note(f"stopped: {ended.left_behind or 'everything acknowledged is in the log'}")
 
 
 async def _ready(sh: StreamHouse, settings: Settings, *, demo: bool) -> None:

@@ -177,6 +177,15 @@ class AgentSettings:
         doc="An agent silent for longer counts as dead.",
         why="two lost heartbeats are no death (S1.10, S3.16)",
     )
+    stop_timeout_ms: int = duration(
+        "20s",
+        at_least="0s",
+        at_most="1h",
+        doc="How long a graceful stop waits for records that are not in the object store yet. What is not there by "
+        "then stays in the write-ahead log until this agent starts again. With `durability=wal` it does not wait at "
+        "all while the store cannot be reached.",
+        why="Kubernetes kills after 30 s, and the leases have to be handed over too",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,6 +79,8 @@ class Committer:
     the WAL's thread, for which everybody waits, would get the interpreter only every now and then.
     """
     health: FlushHealth = field(default_factory=FlushHealth)
+    in_trouble: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while the health shows a problem."""
     stamps: StoreStamps = field(init=False)
     _last: asyncio.Future[None] | None = None
 
@@ -201,10 +203,18 @@ class Committer:
     def _note_store(self, problem: str) -> None:
         self.health.store_problem = problem
         self.health.uploads_retried += bool(problem)
+        self._note_trouble()
 
     def _note_metadata(self, problem: str) -> None:
         self.health.metadata_problem = problem
         self.health.commits_retried += bool(problem)
+        self._note_trouble()
+
+    def _note_trouble(self) -> None:
+        if self.health.store_problem or self.health.metadata_problem:
+            self.in_trouble.set()
+        else:
+            self.in_trouble.clear()
 
 
 @dataclass(slots=True, kw_only=True)

@@ -36,6 +36,9 @@ class HeldFrames:
     def frames_of(self, key: PartitionKey) -> Collection[HeldFrame]:
         return self._frames.get(key, {}).values()
 
+    def count(self) -> int:
+        return sum(len(frames) for frames in self._frames.values())
+
     async def sort(self, partition: PartitionLog) -> SortedFrames:
         """What to do with a partition's frames now that it is led here. Committed and dropped ones are settled.
 

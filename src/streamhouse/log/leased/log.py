@@ -24,6 +24,7 @@ from streamhouse.core.ids import PartitionKey
 from streamhouse.core.limits import MAX_BATCH_BYTES
 from streamhouse.core.randomness import Randomness
 from streamhouse.log.leased.budget import WriteBudget
+from streamhouse.log.leased.closing import Closing
 from streamhouse.log.leased.comeback import Comeback
 from streamhouse.log.leased.commit import Committer, FlushHealth
 from streamhouse.log.leased.flusher import Flusher
@@ -143,6 +144,11 @@ class LeasedLog:
             take=self._take,
             flush=self.flush,
         )
+        self._closing = Closing(
+            wal=wal,
+            in_trouble=self._committer.in_trouble,
+            wal_is_durable=options.durability is Durability.WAL,
+        )
         wal.on_synced(self._on_synced)
 
     @property
@@ -157,6 +163,11 @@ class LeasedLog:
     @property
     def flushes(self) -> int:
         return self._flusher.flushes
+
+    @property
+    def held_batches(self) -> int:
+        """Batches that only the WAL holds, of partitions that are not led here."""
+        return self._held.count()
 
     def start(self) -> None:
         self._flusher.start()
@@ -331,12 +342,17 @@ class LeasedLog:
     async def close_partition(self, key: PartitionKey) -> int:
         """Take no more writes, bring everything into the log, and stop leading. Returns the next offset.
 
-        Raises NotLeader if the leadership ends before.
+        Raises NotLeader if the leadership ends before, StoreUnavailable if ``limit_closing`` has set a time and it is
+        up: then the WAL has what is not in the log.
         """
         partition = self._led(key)
         partition.phase = Phase.CLOSING
-        await self.flush([key])
+        await self._closing.wait_for(partition, lambda: self.flush([key]))
         return partition.next_offset
+
+    def limit_closing(self, timeout_s: float) -> None:
+        """The process stops: from now on no partition is waited for longer than that, all together."""
+        self._closing.limit(timeout_s)
 
     def drop_partition(self, key: PartitionKey, reason: str) -> None:
         """The leadership is over: fail what waits, keep what the WAL holds for whoever leads next (R4)."""

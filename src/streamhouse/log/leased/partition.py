@@ -300,7 +300,7 @@ class PartitionLog:
     def drop(self, error: Exception) -> list[Pending]:
         """End this leadership at once: every waiter fails, in order. Returns what was not committed."""
         self.phase = Phase.DROPPED
-        left = [batch for chunk in self.frozen for batch in chunk.batches] + list(self.pending)
+        left = self.uncommitted()
         self.frozen.clear()
         self.pending.clear()
         self.pending_bytes = 0
@@ -311,6 +311,10 @@ class PartitionLog:
         self._commit_waiters.fail(error)
         self._visible_waiters.fail(error)
         return left
+
+    def uncommitted(self) -> list[Pending]:
+        """What has its offsets and is not in the log yet, in order."""
+        return [batch for chunk in self.frozen for batch in chunk.batches] + list(self.pending)
 
     def buffered_from(self, offset: int) -> Iterator[Pending]:
         """What readers may see and the metadata does not have yet, from the batch that holds ``offset`` on."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from streamhouse.app.ownership import LogOwner
 from streamhouse.app.requests import FlushRequests
@@ -40,6 +40,8 @@ from streamhouse.testing.sim.store import RemoteStore
 if TYPE_CHECKING:
     from streamhouse.testing.sim.world import World
 
+_STOP_TIMEOUT_S: Final = 3.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
@@ -54,6 +56,7 @@ class Parts:
 
     async def stop(self) -> None:
         """In order; app/agent.py's own."""
+        self.log.limit_closing(_STOP_TIMEOUT_S)
         await self.member.stop()
         for part in (self.flushes, self.topics, self.reader, self.log, self.wal):
             await part.close()

@@ -1,0 +1,57 @@
+"""How long a stop waits for what is not in the log yet.
+
+Where the WAL is the durability, it has everything, and the next start replays it: a stop waits for flushes while they
+work, so that readers of objects see all, and gives them up as soon as something is wrong. Elsewhere it waits for as
+long as it was told: what the WAL alone holds may have to come back as new records, or not at all (R4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from streamhouse.core.errors import StoreUnavailable
+from streamhouse.log.leased.partition import PartitionLog
+from streamhouse.log.leased.seams import WriteAheadLog
+
+
+@dataclass(slots=True, kw_only=True)
+class Closing:
+    wal: WriteAheadLog
+    in_trouble: asyncio.Event
+    wal_is_durable: bool
+    _deadline_s: float | None = None
+
+    def limit(self, timeout_s: float) -> None:
+        self._deadline_s = asyncio.get_running_loop().time() + timeout_s
+
+    async def wait_for(self, partition: PartitionLog, flush: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Raises what the flush raises, or StoreUnavailable when it is given up."""
+        if self._deadline_s is None or not partition.uncommitted():
+            await flush()
+            return
+        flushing = asyncio.create_task(flush())
+        flushing.add_done_callback(lambda task: task.cancelled() or task.exception())
+        given_up = asyncio.create_task(self._given_up(self._deadline_s))
+        try:
+            await asyncio.wait((flushing, given_up), return_when=asyncio.FIRST_COMPLETED)
+            if flushing.done():
+                flushing.result()
+                return
+        finally:
+            flushing.cancel()
+            given_up.cancel()
+        uncommitted = partition.uncommitted()
+        await self.wal.wait_synced(max((batch.lsn for batch in uncommitted), default=0))
+        raise StoreUnavailable(
+            f"{partition}: {len(uncommitted)} batches are not in the log; the write-ahead log keeps them",
+            hint="start this agent again when object store and metadata are there",
+        )
+
+    async def _given_up(self, deadline_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline_s):
+                await (self.in_trouble if self.wal_is_durable else asyncio.Event()).wait()
