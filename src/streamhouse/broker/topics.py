@@ -24,6 +24,8 @@ from streamhouse.core.limits import MAX_PARTITIONS_PER_TOPIC
 from streamhouse.core.randomness import Randomness
 from streamhouse.metadata.contract import MetadataStore, NewTopic, Topic, WriteMode
 
+__all__ = ["DEFAULT", "REPLICATION_FACTOR", "Topic", "TopicAdmin", "WantedTopic"]
+
 DEFAULT: Final = -1
 """A partition count or replication factor that the platform is to choose."""
 REPLICATION_FACTOR: Final = 1

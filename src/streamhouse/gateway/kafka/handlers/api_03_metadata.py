@@ -1,0 +1,178 @@
+"""Metadata (3), versions 0–13: the brokers, the topics asked for, and who leads their partitions.
+
+No topics named: all of them (null; in version 0 an empty list); an empty list: none. By name or, from version 12 on, by
+id. A topic that does not exist is created when the client and the setting kafka.auto_create_topics allow it.
+
+Different from Apache Kafka: a topic that is created on the way is led when the answer leaves, so that its first answer
+is not an error. A partition has one replica, its leader; without a leader it has none, and error 5. The controller is
+the live broker with the smallest id; every broker serves admin requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import Final
+from uuid import UUID
+from weakref import WeakKeyDictionary
+
+from streamhouse.broker.cluster_view import ClusterView
+from streamhouse.broker.topics import Topic, WantedTopic
+from streamhouse.core.errors import MalformedRequest, StreamHouseError, TopicExists
+from streamhouse.core.ids import TopicId, check_topic_name
+from streamhouse.gateway.kafka.api import Buffers, Call, hot_api
+from streamhouse.gateway.kafka.codes import ErrorCode
+from streamhouse.gateway.kafka.handlers.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
+from streamhouse.gateway.kafka.hot.metadata import (
+    NO_OPERATIONS,
+    NOBODY,
+    BrokerRow,
+    TopicBlocks,
+    TopicRow,
+    encode_response,
+    encode_topic,
+)
+from streamhouse.gateway.kafka.wire.message import Message
+from streamhouse.gateway.kafka.wire.primitives import ZERO_UUID
+from streamhouse.gateway.kafka.wire.schema import read_request
+
+_KEY: Final = 3
+_IDS_FROM: Final = 12
+_PARTITIONS_AT_A_TIME: Final = 5_000  # some milliseconds of encoding; then others have their turn
+_MANY_UNKNOWN: Final = 20  # above it, one look at all topics is cheaper than one at each
+_MAX_CREATED: Final = 100  # of one request; whoever wants more asks again
+_NEVER_CREATED: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Kafka keeps its own state in these; here it is in the metadata store, and a topic of that name would only mislead."""
+_LAST_TRY: Final = 3
+
+_blocks: WeakKeyDictionary[ClusterView, TopicBlocks] = WeakKeyDictionary()
+
+_Found = Topic | TopicRow
+
+
+@hot_api(_KEY, (0, 13))
+def metadata(call: Call, body: memoryview) -> Awaitable[Buffers]:
+    return _answer(call, read_request(_KEY, call.version, body))
+
+
+async def _answer(call: Call, request: Message) -> Buffers:
+    found = await _find(call, request)
+    operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NO_OPERATIONS
+    view = call.broker.view
+    for tries in range(1, _LAST_TRY + 1):
+        nodes = view.nodes()
+        blocks = await _encode(call, found, operations, hurry=tries == _LAST_TRY)
+        if view.nodes() is nodes:
+            break  # else a leader in the blocks may be missing among the brokers
+    controller = view.controller()
+    return encode_response(
+        call.version,
+        brokers=_brokers(call),
+        cluster_id=view.cluster_id,
+        controller_id=-1 if controller is None else controller.node_id,
+        topics=blocks,
+        cluster_operations=CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NO_OPERATIONS,
+    )
+
+
+def _brokers(call: Call) -> list[BrokerRow]:
+    view, rows = call.broker.view, list[BrokerRow]()
+    for node in view.nodes():
+        endpoint = view.endpoint(node, call.client.listener)
+        rows.append(BrokerRow(node_id=node.node_id, host=endpoint.host, port=endpoint.port, rack=node.rack))
+    return rows
+
+
+# Which topics.
+
+
+async def _find(call: Call, request: Message) -> Sequence[_Found]:
+    view = call.broker.view
+    if request.topics is None or (call.version == 0 and not request.topics):
+        return await view.all_topics()
+    unknown = {asked.name for asked in request.topics if asked.name is not None and view.topic(asked.name) is None}
+    if len(unknown) > _MANY_UNKNOWN:
+        await view.all_topics()
+    ask_store = len(unknown) <= _MANY_UNKNOWN
+    may_create = _MAX_CREATED if request.allow_auto_topic_creation else 0
+    found: list[_Found] = []
+    for name, topic_id in _distinct(call, request):
+        if name is None:
+            found.append(await _by_id(call, topic_id))
+            continue
+        one = await _by_name(call, name, ask_store=ask_store, may_create=may_create > 0)
+        may_create -= name in unknown and isinstance(one, Topic)
+        found.append(one)
+    return found
+
+
+def _distinct(call: Call, request: Message) -> list[tuple[str | None, UUID]]:
+    asked: dict[tuple[str | None, UUID], None] = {}
+    for topic in request.topics:
+        topic_id = ZERO_UUID if call.version < _IDS_FROM or topic.name is not None else topic.topic_id
+        if topic.name is None and topic_id == ZERO_UUID:
+            raise MalformedRequest("Metadata names a topic neither by name nor by an id that this version may use")
+        asked[topic.name, topic_id] = None
+    return list(asked)
+
+
+async def _by_id(call: Call, topic_id: UUID) -> _Found:
+    topic = await call.broker.view.find_topic_by_id(TopicId(topic_id))
+    if topic is None:
+        return TopicRow(name=None, topic_id=topic_id, error=ErrorCode.UNKNOWN_TOPIC_ID)
+    return topic
+
+
+async def _by_name(call: Call, name: str, *, ask_store: bool, may_create: bool) -> _Found:
+    view = call.broker.view
+    try:
+        check_topic_name(name)
+        topic = await view.find_topic(name) if ask_store else view.topic(name)
+        if topic is None and may_create and call.broker.settings.kafka.auto_create_topics:
+            topic = await _create(call, name)
+    except StreamHouseError as error:
+        return TopicRow(name=name, topic_id=ZERO_UUID, error=error.kafka_code)
+    if topic is None:
+        return TopicRow(name=name, topic_id=ZERO_UUID, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return topic
+
+
+async def _create(call: Call, name: str) -> Topic | None:
+    if name in _NEVER_CREATED:
+        return None
+    try:
+        return await call.broker.topics.create(WantedTopic(name=name, configs={}))
+    except TopicExists:  # another client was quicker
+        return await call.broker.topics.fresh(name)
+
+
+# Who leads them.
+
+
+async def _encode(call: Call, found: Sequence[_Found], operations: int, *, hurry: bool) -> list[bytes]:
+    view = call.broker.view
+    kept = _blocks.setdefault(view, TopicBlocks())
+    blocks: list[bytes] = []
+    encoded = 0
+    for one in found:
+        if isinstance(one, TopicRow):
+            blocks.append(encode_topic(call.version, one))
+            continue
+        topic = view.topic_by_id(one.topic_id) or one
+        key, generation = (topic.topic_id, call.version, operations), (view.generation(topic.topic_id), topic.version)
+        block = kept.get(key, generation)
+        if block is None:
+            block = encode_topic(call.version, _row(view, topic, operations))
+            kept.put(key, generation, block)
+            encoded += topic.partition_count
+        blocks.append(block)
+        if encoded >= _PARTITIONS_AT_A_TIME and not hurry:
+            encoded = 0
+            await asyncio.sleep(0)
+    return blocks
+
+
+def _row(view: ClusterView, topic: Topic, operations: int) -> TopicRow:
+    leaders = map(view.leader, topic.partition_keys())
+    partitions = [NOBODY if leader is None else (leader.node.node_id, leader.epoch) for leader in leaders]
+    return TopicRow(name=topic.name, topic_id=topic.topic_id, operations=operations, partitions=partitions)
