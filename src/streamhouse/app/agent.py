@@ -26,7 +26,8 @@ from streamhouse.core.ids import PartitionKey
 from streamhouse.core.randomness import Randomness
 from streamhouse.core.settings import Durability as DurabilitySetting
 from streamhouse.core.settings import Settings
-from streamhouse.log.leased.log import LeasedLog, LeasedOptions
+from streamhouse.log.leased.log import LeasedLog
+from streamhouse.log.leased.options import LeasedOptions
 from streamhouse.log.leased.plan import FlushRules
 from streamhouse.log.leased.recovery import held_by_partition
 from streamhouse.log.offload import ThreadOffload

@@ -22,8 +22,7 @@ from streamhouse.core.errors import (
 )
 from streamhouse.core.ids import AppendId, PartitionKey
 from streamhouse.core.randomness import SeededRandomness
-from streamhouse.log.leased import commit
-from streamhouse.log.leased import log as log_module
+from streamhouse.log.leased import commit, opening
 from streamhouse.metadata.contract import (
     Durability,
     EntryKind,
@@ -486,11 +485,11 @@ async def test_an_epoch_is_led_once(tmp_path: Path) -> None:
 
 
 async def test_the_memory_of_led_epochs_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_module, "_MAX_REMEMBERED_EPOCHS", 2)
+    monkeypatch.setattr(opening, "_MAX_REMEMBERED_EPOCHS", 2)
     async with Stage(tmp_path) as stage:
         topic, node = await stage.cluster.topic(partitions=3), await stage.node()
         leases = [await node.lead(topic, key.partition) for key in topic.partition_keys()]
-        assert len(node.log._opened_epochs) == 2
+        assert len(node.log._openings._led_epochs) == 2
         last = topic.partition_keys()[2]
         node.log.drop_partition(last, "test")
         with pytest.raises(NotLeader, match="led here already"):

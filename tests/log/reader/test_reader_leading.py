@@ -11,7 +11,8 @@ from reading import START_MS, Library, LoopClock, at_once, batch, batches, offse
 from streamhouse.core.errors import NotLeader
 from streamhouse.core.ids import PartitionKey
 from streamhouse.core.randomness import SeededRandomness
-from streamhouse.log.leased.log import LeasedLog, LeasedOptions
+from streamhouse.log.leased.log import LeasedLog
+from streamhouse.log.leased.options import LeasedOptions
 from streamhouse.log.leased.plan import FlushRules
 from streamhouse.log.reader.reader import LogReader
 from streamhouse.log.tail import TailCache

@@ -1,6 +1,7 @@
 """The leased way to write: one leader per partition assigns offsets, logs to its WAL, flushes and commits.
 
-partition.py  one partition's state: offsets, buffer, producers, who waits for what
+partition.py  one partition's state: offsets, buffer, producers, who waits for what (waiters.py)
+opening.py    what a new leader must know before it serves
 recovery.py   what to do with frames an earlier leadership left in the WAL (R3, R4); held.py keeps them
 plan.py       which partitions a flush takes, and when the next one is due; flusher.py is its loop
 pack.py       a flush's batches as objects: segments and one shared blob

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from streamhouse.core.clock import Clock
 from streamhouse.core.ids import PartitionKey
 from streamhouse.log.leased.budget import WriteBudget, cost_bytes
-from streamhouse.log.leased.partition import PartitionLog
+from streamhouse.log.leased.partition import PartitionLog, Pending
 from streamhouse.log.leased.recovery import HeldFrame, SortedFrames, never_again, sort_frames
 from streamhouse.log.leased.seams import WriteAheadLog
 from streamhouse.metadata.contract import MetadataStore
@@ -32,6 +32,24 @@ class HeldFrames:
         for frame in frames:
             self._frames.setdefault(key, {})[frame.lsn] = frame
             self.budget.held_bytes += _cost_bytes(frame)
+
+    def add_left(self, partition: PartitionLog, left: Iterable[Pending]) -> None:
+        """What a leadership that ended in this process did not bring into the log."""
+        frames = (
+            HeldFrame(
+                lsn=batch.lsn,
+                epoch=partition.epoch,
+                base_offset=batch.base_offset,
+                acks=batch.acks,
+                timestamp_ms=batch.timestamp_ms,
+                batch=batch.data,
+                header=batch.header,
+                refused=batch.refused,
+                in_memory=True,
+            )
+            for batch in left
+        )
+        self.add(partition.key, frames)
 
     def frames_of(self, key: PartitionKey) -> Collection[HeldFrame]:
         return self._frames.get(key, {}).values()

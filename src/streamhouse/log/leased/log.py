@@ -21,7 +21,6 @@ from streamhouse.core.errors import (
     NotLeader,
 )
 from streamhouse.core.ids import PartitionKey
-from streamhouse.core.limits import MAX_BATCH_BYTES
 from streamhouse.core.randomness import Randomness
 from streamhouse.log.leased.budget import WriteBudget
 from streamhouse.log.leased.closing import Closing
@@ -29,8 +28,9 @@ from streamhouse.log.leased.comeback import Comeback
 from streamhouse.log.leased.commit import Committer, FlushHealth
 from streamhouse.log.leased.flusher import Flusher
 from streamhouse.log.leased.held import HeldFrames
+from streamhouse.log.leased.opening import Openings
+from streamhouse.log.leased.options import LeasedOptions, LeasedStats
 from streamhouse.log.leased.partition import Chunk, PartitionLog, Pending, Phase, lsns_of
-from streamhouse.log.leased.plan import FlushRules
 from streamhouse.log.leased.producers import ProducerLoader
 from streamhouse.log.leased.recovery import HeldFrame
 from streamhouse.log.leased.resubmission import Resubmission
@@ -42,20 +42,6 @@ from streamhouse.wire.batch import patch, read_header, stamp_log_append_time, va
 from streamhouse.wire.buffers import BytesLike
 
 _BACKGROUND_PAUSE_S: Final = 0.0005
-_MAX_REMEMBERED_EPOCHS: Final = 100_000
-"""Ten times what one agent leads. No commit of a leadership so many openings ago can still be under way."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeasedOptions:
-    durability: Durability
-    rules: FlushRules
-    max_buffer_bytes: int
-    max_flushes_in_flight: int = 4
-    max_chunk_bytes: int = MAX_BATCH_BYTES
-    """The most one flush takes of one partition."""
-    resubmit_max_age_ms: int = 600_000
-    """R4: how old an acknowledged acks=1 record may be and still come back after another agent has led."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -67,17 +53,6 @@ class Append:
     log_append_time_ms: int
     duplicate: bool
     done: asyncio.Future[None]
-
-
-@dataclass(slots=True, kw_only=True)
-class LeasedStats:
-    appended_batches: int = 0
-    appended_bytes: int = 0
-    committed_batches: int = 0
-    replayed_batches: int = 0
-    resubmitted_batches: int = 0
-    dropped_batches: int = 0
-    refused_commits: int = 0
 
 
 class LeasedLog:
@@ -101,12 +76,7 @@ class LeasedLog:
         self._options = options
         self._on_dropped = on_dropped
         self._partitions: dict[PartitionKey, PartitionLog] = {}
-        self._producers = ProducerLoader(metadata)
         self._opened = asyncio.Event()
-        self._opening: dict[PartitionKey, PartitionLog] = {}
-        """Not led yet; what changes meanwhile holds for them too."""
-        self._opened_epochs: dict[PartitionKey, int] = {}
-        """In the order of opening."""
         self._budget = WriteBudget(options.max_buffer_bytes, urge=self._urge)
         self._urged = False
         self._unsynced: deque[tuple[PartitionLog, Pending]] = deque()
@@ -116,6 +86,11 @@ class LeasedLog:
             clock=clock,
             budget=self._budget,
             max_age_ms=options.resubmit_max_age_ms,
+        )
+        self._openings = Openings(
+            producers=ProducerLoader(metadata),
+            held=self._held,
+            visible_when_synced=options.durability is Durability.WAL,
         )
         self._committer = Committer(
             metadata=metadata,
@@ -198,31 +173,12 @@ class LeasedLog:
 
     async def open_partition(self, lease: Lease, topic: Topic, *, guard: LeaseGuard) -> None:
         """Take over a partition: producers, epochs and held frames first, then serve (R3, R4, R9)."""
-        key = lease.key
-        assert isinstance(key, PartitionKey)
-        if lease.epoch <= self._opened_epochs.get(key, 0):
-            # A commit of the ended leadership may still be under way: only a higher epoch settles what it did.
-            raise NotLeader(str(key), current_leader=None, hint=f"epoch {lease.epoch} has been led here already")
+        key = self._openings.check_epoch(lease)
         if key in self._partitions:
             self.drop_partition(key, "a new leadership begins")
-        partition = PartitionLog(
-            key=key,
-            topic=topic.name,
-            config=topic_config.effective(topic.configs),
-            epoch=lease.epoch,
-            high_watermark=lease.high_watermark,
-            guard=guard,
-            visible_when_synced=self._options.durability is Durability.WAL,
-        )
-        self._opening[key] = partition
-        try:
-            partition.know_producers(await self._producers.load(key))
-            frames = await self._held.sort(partition)
-        finally:
-            del self._opening[key]
-        self.stats.dropped_batches += len(frames.dropped)
+        partition, frames = await self._openings.prepare(lease, topic, guard)
         self._partitions[key] = partition
-        self._remember_epoch(key, lease.epoch)
+        self.stats.dropped_batches += len(frames.dropped)
         try:
             came = await self._comeback.bring_back(partition, frames)
         except BaseException:
@@ -239,7 +195,7 @@ class LeasedLog:
     def configure(self, topic: Topic) -> None:
         """A topic's configs have changed; from the next append on they hold."""
         config = topic_config.effective(topic.configs)
-        for partition in (*self._partitions.values(), *self._opening.values()):
+        for partition in (*self._partitions.values(), *self._openings.under_way()):
             if partition.key.topic_id == topic.topic_id:
                 partition.config = config
 
@@ -364,23 +320,7 @@ class LeasedLog:
         left = partition.drop(NotLeader(str(partition), current_leader=None, hint=reason))
         self._tail.drop(key)
         self._budget.free(sum(batch.header.size for batch in left), len(left))
-        self._held.add(
-            key,
-            (
-                HeldFrame(
-                    lsn=batch.lsn,
-                    epoch=partition.epoch,
-                    base_offset=batch.base_offset,
-                    acks=batch.acks,
-                    timestamp_ms=batch.timestamp_ms,
-                    batch=batch.data,
-                    header=batch.header,
-                    refused=batch.refused,
-                    in_memory=True,
-                )
-                for batch in left
-            ),
-        )
+        self._held.add_left(partition, left)
 
     async def sweep_held(self) -> int:
         """Let go of WAL frames that can never come back; see HeldFrames.sweep."""
@@ -407,12 +347,6 @@ class LeasedLog:
         self._on_dropped(chunk.partition.key, reason)
 
     # Inside.
-
-    def _remember_epoch(self, key: PartitionKey, epoch: int) -> None:
-        self._opened_epochs.pop(key, None)
-        self._opened_epochs[key] = epoch
-        if len(self._opened_epochs) > _MAX_REMEMBERED_EPOCHS:
-            del self._opened_epochs[next(iter(self._opened_epochs))]
 
     def _led(self, key: PartitionKey) -> PartitionLog:
         partition = self._partitions.get(key)

@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from streamhouse.core.errors import (
     BackPressureRejected,
@@ -31,6 +30,7 @@ from streamhouse.core.limits import MAX_PRODUCERS_PER_PARTITION
 from streamhouse.core.topic_config import TopicConfig
 from streamhouse.formats.declared_times import declared_times_ms
 from streamhouse.log.leased.seams import LeaseGuard
+from streamhouse.log.leased.waiters import Waiters, fail
 from streamhouse.metadata.contract import BatchRun, BatchVerdict, ProducerState
 from streamhouse.metadata.dedup import SEQUENCE_MODULUS, ProducerWindow
 from streamhouse.wire.batch import BatchHeader
@@ -120,25 +120,6 @@ class Original:
     """The batch itself while it is not committed."""
 
 
-@dataclass(slots=True, eq=False)
-class _Waiters:
-    """Who waits for an offset to be passed. Removal is O(1); there are few per partition."""
-
-    waiting: dict[asyncio.Future[None], int] = field(default_factory=dict)
-
-    def wake(self, end_offset: int) -> None:
-        for future, offset in list(self.waiting.items()):
-            if offset <= end_offset:
-                del self.waiting[future]
-                if not future.done():
-                    future.set_result(None)
-
-    def fail(self, error: Exception) -> None:
-        for future in self.waiting:
-            fail(future, error)
-        self.waiting.clear()
-
-
 class PartitionLog:
     def __init__(
         self,
@@ -174,8 +155,8 @@ class PartitionLog:
         self._uncommitted: dict[int, Pending] = {}
         self._producing: dict[int, deque[Pending]] = {}
         """By producer id, of the uncommitted: more than its window holds, while flushes are slow."""
-        self._visible_waiters = _Waiters()
-        self._commit_waiters = _Waiters()
+        self._visible_waiters = Waiters()
+        self._commit_waiters = Waiters()
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.key.partition}"
@@ -340,7 +321,7 @@ class PartitionLog:
         self._visible_waiters.waiting.pop(future, None)
         self._commit_waiters.waiting.pop(future, None)
 
-    def _wait(self, waiters: _Waiters, offset: int, reached: int) -> asyncio.Future[None]:
+    def _wait(self, waiters: Waiters, offset: int, reached: int) -> asyncio.Future[None]:
         future = asyncio.get_running_loop().create_future()
         if self.phase is Phase.DROPPED:
             fail(future, self.not_leader())
@@ -424,13 +405,6 @@ def _sequence_of(header: BatchHeader) -> BatchRun:
         producer_epoch=header.producer_epoch,
         base_sequence=header.base_sequence,
     )
-
-
-def fail(future: asyncio.Future[Any], error: BaseException) -> None:
-    """Nobody may be left to hear it: a producer that went away must not leave "never retrieved" behind."""
-    if not future.done():
-        future.set_exception(error)
-        future.exception()
 
 
 def lsns_of(batches: Sequence[Pending]) -> list[int]:

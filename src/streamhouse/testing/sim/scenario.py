@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from streamhouse.cluster.contract import Timings
-from streamhouse.log.leased.log import LeasedOptions
+from streamhouse.log.leased.options import LeasedOptions
 from streamhouse.log.leased.plan import FlushRules
 from streamhouse.log.wal import WalOptions
 from streamhouse.metadata.contract import Durability

@@ -1,0 +1,73 @@
+"""A partition between its lease and its first write: what a new leader must know before it serves (R3, R9).
+
+Owns which partitions are on their way, and which epochs have been led here. The log drops, registers and serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from streamhouse.core import topic_config
+from streamhouse.core.errors import NotLeader
+from streamhouse.core.ids import PartitionKey
+from streamhouse.log.leased.held import HeldFrames
+from streamhouse.log.leased.partition import PartitionLog
+from streamhouse.log.leased.producers import ProducerLoader
+from streamhouse.log.leased.recovery import SortedFrames
+from streamhouse.log.leased.seams import LeaseGuard
+from streamhouse.metadata.contract import Lease, Topic
+
+_MAX_REMEMBERED_EPOCHS: Final = 100_000
+"""Ten times what one agent leads. No commit of a leadership so many openings ago can still be under way."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Openings:
+    producers: ProducerLoader
+    held: HeldFrames
+    visible_when_synced: bool
+    _under_way: dict[PartitionKey, PartitionLog] = field(default_factory=dict)
+    _led_epochs: dict[PartitionKey, int] = field(default_factory=dict)
+    """In the order of opening."""
+
+    def under_way(self) -> Iterable[PartitionLog]:
+        """Not led yet; what changes meanwhile holds for them too."""
+        return self._under_way.values()
+
+    def check_epoch(self, lease: Lease) -> PartitionKey:
+        """Raises NotLeader for an epoch that has been led here."""
+        assert isinstance(lease.key, PartitionKey)
+        if lease.epoch <= self._led_epochs.get(lease.key, 0):
+            # A commit of the ended leadership may still be under way: only a higher epoch settles what it did.
+            hint = f"epoch {lease.epoch} has been led here already"
+            raise NotLeader(str(lease.key), current_leader=None, hint=hint)
+        return lease.key
+
+    async def prepare(self, lease: Lease, topic: Topic, guard: LeaseGuard) -> tuple[PartitionLog, SortedFrames]:
+        """The partition, and what to do with the frames an earlier leadership left. From here on its epoch is led."""
+        key = self.check_epoch(lease)
+        partition = PartitionLog(
+            key=key,
+            topic=topic.name,
+            config=topic_config.effective(topic.configs),
+            epoch=lease.epoch,
+            high_watermark=lease.high_watermark,
+            guard=guard,
+            visible_when_synced=self.visible_when_synced,
+        )
+        self._under_way[key] = partition
+        try:
+            partition.know_producers(await self.producers.load(key))
+            frames = await self.held.sort(partition)
+        finally:
+            self._under_way.pop(key, None)
+        self._remember(key, lease.epoch)
+        return partition, frames
+
+    def _remember(self, key: PartitionKey, epoch: int) -> None:
+        self._led_epochs.pop(key, None)
+        self._led_epochs[key] = epoch
+        if len(self._led_epochs) > _MAX_REMEMBERED_EPOCHS:
+            del self._led_epochs[next(iter(self._led_epochs))]

@@ -1,0 +1,32 @@
+"""What a leased log is told, and what it counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamhouse.core.limits import MAX_BATCH_BYTES
+from streamhouse.log.leased.plan import FlushRules
+from streamhouse.metadata.contract import Durability
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeasedOptions:
+    durability: Durability
+    rules: FlushRules
+    max_buffer_bytes: int
+    max_flushes_in_flight: int = 4
+    max_chunk_bytes: int = MAX_BATCH_BYTES
+    """The most one flush takes of one partition."""
+    resubmit_max_age_ms: int = 600_000
+    """R4: how old an acknowledged acks=1 record may be and still come back after another agent has led."""
+
+
+@dataclass(slots=True, kw_only=True)
+class LeasedStats:
+    appended_batches: int = 0
+    appended_bytes: int = 0
+    committed_batches: int = 0
+    replayed_batches: int = 0
+    resubmitted_batches: int = 0
+    dropped_batches: int = 0
+    refused_commits: int = 0
