@@ -62,7 +62,7 @@ def start_streamhouse(*arguments: str, directory: Path | None = None) -> Iterato
 def start_apache_kafka() -> Iterator[Target]:
     with start_kafka(heap_mb=1024, quick=False) as kafka:
         wait_until_answered(kafka.bootstrap)
-        yield Target(name="Apache Kafka", bootstrap=kafka.bootstrap, pid=kafka.pid, ready_s=time.perf_counter() - began)
+        yield Target(name="Apache Kafka", bootstrap=kafka.bootstrap, pid=kafka.pid, ready_s=age_s(kafka.pid))
 
 
 def wait_until_answered(bootstrap: str, process: subprocess.Popen[bytes] | None = None) -> None:
