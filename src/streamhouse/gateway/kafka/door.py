@@ -1,0 +1,233 @@
+"""What all connections share: who is in, how many, for how long, and what they did. Closes those that overstay.
+
+    handshake    connected, and no complete request yet                         limits.handshake_timeout_ms
+    stalled      in the middle of a request, and no byte comes                  the same
+    hogging      the budget is spent, and the eldest request is still coming    the same
+    idle         no byte for long and nothing under way                         limits.idle_timeout_ms
+    slow         takes none of its answers                                      limits.slow_reader_timeout_ms
+    lingering    closed, and does not take the last answer                      limits.slow_reader_timeout_ms
+
+One timer looks once a second while anyone is connected: at the oldest newcomers, at everyone who is slow or in the
+middle of something, and at some of the others in turn, so that ten thousand idle ones cost nothing to speak of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from streamhouse.core.limits import MAX_REQUEST_BYTES, MIB
+from streamhouse.gateway.kafka.budget import MemoryBudget
+from streamhouse.gateway.kafka.complaints import Complaints
+from streamhouse.gateway.kafka.inbox import ReceiveBuffers
+
+if TYPE_CHECKING:
+    from streamhouse.gateway.kafka.answers import Slot
+    from streamhouse.gateway.kafka.connection import Connection
+    from streamhouse.gateway.kafka.dispatch import Dispatcher
+
+SWEEP_S: Final = 1.0
+IDLE_CHECKS_PER_SWEEP: Final = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLimits:
+    max_connections: int = 10_000
+    max_connections_per_address: int = 5_000
+    max_request_bytes: int = MAX_REQUEST_BYTES
+    request_memory_bytes: int = 256 * MIB
+    """Requests of all connections, received or being served; over it, sockets are not read."""
+    unsent_memory_bytes: int = 256 * MIB
+    """Answers that clients do not take, all together; over it, the one that has been slow for longest is closed."""
+    unsent_high_bytes: int = 1 * MIB
+    """Unsent answers of one connection over which its further requests wait."""
+    unsent_low_bytes: int = MIB // 4
+    handshake_timeout_ms: int = 30_000
+    idle_timeout_ms: int = 600_000
+    slow_reader_timeout_ms: int = 30_000
+
+
+@dataclass(slots=True, kw_only=True)
+class ServerStats:
+    accepted: int = 0
+    connections: int = 0
+    requests: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    in_flight: int = 0
+    """Requests under way."""
+    closed: Counter[str] = field(default_factory=Counter)
+    """By reason; "client" where the client closed."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Slowness:
+    unsent_bytes: int
+    since: float
+
+
+class Door:
+    def __init__(self, *, loop: asyncio.AbstractEventLoop, dispatcher: Dispatcher, limits: ServerLimits) -> None:
+        self.limits = limits
+        self.dispatcher = dispatcher
+        self.buffers = ReceiveBuffers()
+        self.stats = ServerStats()
+        self.now: Callable[[], float] = loop.time
+        self.call_soon = loop.call_soon
+        self.budget: MemoryBudget[Connection] = MemoryBudget(limits.request_memory_bytes, call_soon=loop.call_soon)
+        self.complaints = Complaints(loop.time)
+        self.connections: dict[Connection, None] = {}
+        self.under_way_slots: set[Slot] = set()
+        self.emptied = asyncio.Event()
+        self._loop = loop
+        self._per_address: Counter[str] = Counter()
+        self._newcomers: dict[Connection, None] = {}
+        self._slow: dict[Connection, _Slowness] = {}
+        self._lingering: dict[Connection, float] = {}
+        self._to_check: list[Connection] = []
+        self._eldest: tuple[object, float] = (None, 0.0)
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    # What connections report.
+
+    def admit(self, connection: Connection) -> tuple[str, str] | None:
+        """None, or why not: a reason to count and a text."""
+        self.stats.accepted += 1
+        host = connection.client.host
+        if self._is_closed:
+            return "stopped", "the server stops"
+        if len(self.connections) >= self.limits.max_connections:
+            return "too_many", f"{len(self.connections)} clients are connected; see kafka.max_connections"
+        if self._per_address[host] >= self.limits.max_connections_per_address:
+            return "too_many_of_address", (
+                f"{self._per_address[host]} connections come from {host}; see kafka.max_connections_per_address"
+            )
+        self._per_address[host] += 1
+        self.connections[connection] = None
+        self._newcomers[connection] = None
+        self.stats.connections = len(self.connections)
+        self.emptied.clear()
+        self._sweep_later()
+        return None
+
+    def greeted(self, connection: Connection) -> None:
+        self._newcomers.pop(connection, None)
+
+    def under_way(self, slot: Slot) -> None:
+        self.under_way_slots.add(slot)
+        self.stats.in_flight += 1
+        self.budget.charge(slot.request_bytes)
+
+    def ended(self, slot: Slot) -> None:
+        self.under_way_slots.discard(slot)
+        self.stats.in_flight -= 1
+        self.budget.release(slot.request_bytes)
+
+    def reader_is_slow(self, connection: Connection) -> None:
+        self._slow[connection] = _Slowness(unsent_bytes=connection.unsent_bytes(), since=self.now())
+        unsent = sum(slowness.unsent_bytes for slowness in self._slow.values())
+        while unsent > self.limits.unsent_memory_bytes and len(self._slow) > 1:
+            slowest = min(self._slow, key=lambda one: self._slow[one].since)
+            unsent -= self._slow.pop(slowest).unsent_bytes
+            slowest.abort("slow_reader", "took its answers slower than all others, and memory ran out", logging.WARNING)
+
+    def reader_caught_up(self, connection: Connection) -> None:
+        self._slow.pop(connection, None)
+
+    def closing(self, connection: Connection, reason: str, text: str, level: int, error: BaseException | None) -> None:
+        self.stats.closed[reason] += 1
+        if text:
+            client = connection.client
+            who = f"{client.host} ({client.client_id})" if client.client_id else client.host
+            self.complaints.say(level, f"closed the connection of {who}: {text}", error=error)
+        if connection in self.connections:
+            self._lingering[connection] = self.now()
+        self.budget.forget(connection)
+
+    def gone(self, connection: Connection) -> None:
+        if connection not in self.connections:
+            return
+        if self._lingering.pop(connection, None) is None:
+            self.stats.closed["client"] += 1
+        del self.connections[connection]
+        self._newcomers.pop(connection, None)
+        self._slow.pop(connection, None)
+        self.budget.forget(connection)
+        host = connection.client.host
+        self._per_address[host] -= 1
+        if not self._per_address[host]:
+            del self._per_address[host]
+        self.stats.connections = len(self.connections)
+        if not self.connections:
+            self.emptied.set()
+
+    # The sweep.
+
+    def close(self) -> None:
+        """Admit nobody any more."""
+        self._is_closed = True
+
+    def stop_sweeping(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _sweep_later(self) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_later(SWEEP_S, self._sweep_and_go_on)
+
+    def _sweep_and_go_on(self) -> None:
+        self._timer = None
+        self.sweep()
+        if self.connections:
+            self._sweep_later()
+
+    def sweep(self) -> None:
+        now = self.now()
+        handshake_s = self.limits.handshake_timeout_ms / 1000
+        self._sweep_newcomers(now, handshake_s)
+        self._sweep_receiving(now, handshake_s)
+        self._sweep_slow(now, self.limits.slow_reader_timeout_ms / 1000)
+        self._sweep_idle(now, self.limits.idle_timeout_ms / 1000)
+
+    def _sweep_newcomers(self, now: float, timeout_s: float) -> None:
+        for connection in list(self._newcomers):
+            if now - connection.opened_at < timeout_s:
+                break
+            del self._newcomers[connection]
+            connection.hang_up("handshake", "sent no complete request in time")
+
+    def _sweep_receiving(self, now: float, timeout_s: float) -> None:
+        eldest = self.budget.eldest
+        if eldest is not self._eldest[0] or not self.budget.is_spent:
+            self._eldest = (eldest, now)
+        for receiver in self.budget.receiving():
+            if not receiver.is_held_back and now - receiver.read_at >= timeout_s:
+                receiver.hang_up("stalled", "stopped in the middle of a request", logging.INFO)
+            elif receiver is self._eldest[0] and now - self._eldest[1] >= timeout_s:
+                receiver.hang_up("hogging", "sends a request too slowly while memory is short", logging.WARNING)
+
+    def _sweep_slow(self, now: float, timeout_s: float) -> None:
+        for connection, slowness in list(self._slow.items()):
+            unsent = connection.unsent_bytes()
+            if unsent < slowness.unsent_bytes:
+                slowness.unsent_bytes, slowness.since = unsent, now
+            elif now - slowness.since >= timeout_s:
+                del self._slow[connection]
+                connection.abort("slow_reader", f"does not take its answers ({unsent} bytes wait)", logging.WARNING)
+        for connection, since in list(self._lingering.items()):
+            if now - since >= timeout_s:
+                connection.abort("slow_reader", "")
+
+    def _sweep_idle(self, now: float, timeout_s: float) -> None:
+        if not self._to_check:
+            self._to_check = list(self.connections)
+        for connection in self._to_check[-IDLE_CHECKS_PER_SWEEP:]:
+            if not connection.is_busy and not connection.is_held_back and now - connection.read_at >= timeout_s:
+                connection.hang_up("idle", "was idle")
+        del self._to_check[-IDLE_CHECKS_PER_SWEEP:]

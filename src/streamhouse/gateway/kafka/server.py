@@ -1,0 +1,191 @@
+"""The Kafka server: sockets on listeners, a Connection for each client, start and stop in order.
+
+bind     addresses taken, ports known; nobody is let in yet, so that the agent can register what it will serve
+start    clients are let in
+stop     nobody new; requests under way are answered, for a while; then all connections are closed
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from streamhouse.core.errors import ConfigError
+from streamhouse.gateway.kafka.api import Api, apis
+from streamhouse.gateway.kafka.connection import Connection
+from streamhouse.gateway.kafka.dispatch import Dispatcher
+from streamhouse.gateway.kafka.door import Door, ServerLimits, ServerStats
+from streamhouse.gateway.kafka.handlers import register_all
+
+if TYPE_CHECKING:
+    from streamhouse.broker.broker import Broker
+
+logger = logging.getLogger("streamhouse.kafka")
+
+BACKLOG: Final = 1024
+"""Connections the kernel keeps while the loop is busy: a fleet of clients that comes back at once."""
+CLOSING_S: Final = 1.0
+"""How long closed connections may take to send their last bytes."""
+
+__all__ = ["KafkaServer", "Listener", "ServerLimits", "ServerStats"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """Where clients connect, and what they are told to connect to."""
+
+    name: str
+    host: str
+    port: int
+    """0: any free one; ``KafkaServer.addresses`` has it."""
+    advertised_host: str
+    advertised_port: int
+    """0: the port it listens on."""
+
+
+class KafkaServer:
+    def __init__(
+        self,
+        *,
+        broker: Broker,
+        listeners: Sequence[Listener],
+        limits: ServerLimits | None = None,
+        served: Mapping[int, Api] | None = None,
+    ) -> None:
+        """``served``: other APIs than all that have a handler, for tests."""
+        if served is None:
+            register_all()
+            served = apis()
+        self._dispatcher = Dispatcher(served, broker)
+        self._limits = limits or ServerLimits()
+        self._listeners = list(listeners)
+        self._sockets: list[tuple[Listener, socket.socket]] = []
+        self._servers: list[asyncio.Server] = []
+        self._door: Door | None = None
+
+    @property
+    def addresses(self) -> Sequence[Listener]:
+        """The listeners with the ports they really have; after ``bind``."""
+        return self._listeners
+
+    @property
+    def stats(self) -> ServerStats:
+        return ServerStats() if self._door is None else self._door.stats
+
+    async def bind(self) -> None:
+        """Raises ConfigError where an address cannot be had; then none is kept."""
+        assert self._door is None, "bound already"
+        loop = asyncio.get_running_loop()
+        try:
+            for index, listener in enumerate(self._listeners):
+                sockets = await _sockets_of(listener)
+                port = sockets[0].getsockname()[1]
+                known = replace(listener, port=port, advertised_port=listener.advertised_port or port)
+                self._listeners[index] = known
+                self._sockets += [(known, one) for one in sockets]
+        except BaseException:
+            self._close_sockets()
+            raise
+        self._door = Door(loop=loop, dispatcher=self._dispatcher, limits=self._limits)
+
+    async def start(self) -> None:
+        """Let clients in. Raises ConfigError where somebody else has begun to listen on an address since ``bind``."""
+        assert self._door is not None, "bind comes first"
+        loop = asyncio.get_running_loop()
+        for listener, bound in self._sockets:
+            factory = partial(Connection, self._door, listener.name)
+            try:
+                self._servers.append(await loop.create_server(factory, sock=bound, backlog=BACKLOG))
+            except OSError as error:
+                await self.stop(0)
+                raise _cannot_listen(listener, error) from error
+            logger.info("Kafka clients may connect to %s:%d", listener.host, listener.port)
+        self._sockets.clear()
+
+    async def stop(self, grace_s: float) -> None:
+        """Idempotent. Requests that take longer than ``grace_s`` are cancelled; afterwards nothing is left running."""
+        for server in self._servers:
+            server.close()
+        self._close_sockets()
+        door = self._door
+        if door is None:
+            return
+        door.close()
+        for connection in list(door.connections):
+            connection.drain()
+        await _emptied(door, grace_s)
+        for connection in list(door.connections):
+            connection.abort("stopped", "")
+        pending = [slot.future for slot in door.under_way_slots if slot.future is not None]
+        for future in pending:
+            future.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        await _emptied(door, CLOSING_S)
+        door.stop_sweeping()
+        self._servers.clear()
+
+    def _close_sockets(self) -> None:
+        for _, bound in self._sockets:
+            bound.close()
+        self._sockets.clear()
+
+
+async def _emptied(door: Door, timeout_s: float) -> None:
+    if not door.connections:
+        return
+    try:
+        await asyncio.wait_for(door.emptied.wait(), timeout_s)
+    except TimeoutError:
+        return
+
+
+async def _sockets_of(listener: Listener) -> list[socket.socket]:
+    """One for each address the host's name has, all on one port."""
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(listener.host, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise _cannot_listen(listener, error) from error
+    sockets: list[socket.socket] = []
+    port = listener.port
+    for family, kind, protocol, _, address in dict.fromkeys(found):
+        try:
+            sockets.append(_bound(family, kind, protocol, (address[0], port, *address[2:])))
+        except OSError as error:
+            if sockets and error.errno == errno.EADDRNOTAVAIL:
+                continue
+            for one in sockets:
+                one.close()
+            raise _cannot_listen(listener, error) from error
+        port = sockets[0].getsockname()[1]
+    return sockets
+
+
+def _bound(family: int, kind: int, protocol: int, address: tuple[object, ...]) -> socket.socket:
+    made = socket.socket(family, kind, protocol)
+    try:
+        made.setblocking(False)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind(address)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _cannot_listen(listener: Listener, error: OSError) -> ConfigError:
+    where = f"{listener.host}:{listener.port}"
+    if error.errno == errno.EADDRINUSE:
+        return ConfigError(
+            f"another process listens on {where}",
+            hint="stop it, or choose another address with --kafka-listen (port 0 takes any free one)",
+        )
+    return ConfigError(f"cannot listen on {where}: {error.strerror or error}", hint="choose another --kafka-listen")
