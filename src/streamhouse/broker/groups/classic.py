@@ -1,0 +1,494 @@
+"""The classic group protocol: members join, one of them assigns, all sync. Pure: events and the time in, effects out.
+
+                       first join                      all joined, or time is up
+            EMPTY ───────────────► PREPARING_REBALANCE ─────────────────────────► COMPLETING_REBALANCE
+              ▲                      ▲      │    ▲                                   │         │
+              └── nobody is left ────┼──────┘    └── join, leave, no sync in time ───┘         │ leader's sync
+                                     │                                                         ▼
+                                     └── join, leave, expiry, leader joins again ◄────────── STABLE
+
+A generation begins where PREPARING_REBALANCE ends; it is saved before anybody hears of it, and once more with the
+assignment, so that another coordinator goes on from either point without a rebalance and no generation is given twice.
+
+Every held request ends: a JoinGroup by the JOIN timer (or SESSION, for a newcomer), a SyncGroup by the SYNC timer.
+Must not know the store, a clock or a connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from streamhouse.broker.groups.admission import check_join
+from streamhouse.broker.groups.contract import (
+    Effects,
+    GroupState,
+    JoinRequest,
+    JoinResult,
+    LeaveOutcome,
+    MemberRef,
+    SyncRequest,
+    SyncResult,
+    Ticket,
+    TimerKey,
+    TimerKind,
+)
+from streamhouse.broker.groups.machine import Machine
+from streamhouse.broker.groups.options import (
+    MAX_ASSIGNMENT_BYTES,
+    MAX_ROSTER_BYTES,
+    NEW_MEMBER_JOIN_TIMEOUT_MS,
+    GroupOptions,
+)
+from streamhouse.broker.groups.roster import Member, Roster
+from streamhouse.core.errors import (
+    FencedInstance,
+    GroupFull,
+    IllegalGeneration,
+    InconsistentProtocol,
+    LimitExceeded,
+    MemberIdRequired,
+    RebalanceInProgress,
+    StreamHouseError,
+    UnknownMember,
+)
+
+_JOIN = TimerKey(TimerKind.JOIN)
+_SYNC = TimerKey(TimerKind.SYNC)
+_MAY_REBALANCE = frozenset({GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE})
+
+
+class ClassicGroup(Machine):
+    def __init__(self, group_id: str, *, options: GroupOptions, generation: int = 0) -> None:
+        super().__init__()
+        self.group_id = group_id
+        self.state = GroupState.EMPTY
+        self.generation = generation
+        self.protocol_type = ""
+        self.protocol_name = ""
+        self.roster = Roster()
+        self.pending: dict[str, None] = {}
+        """Ids given out with MemberIdRequired and not used yet."""
+        self._options = options
+        self._unsynced: set[str] = set()
+        self._initial = False
+        """The present rebalance began from an empty group: it waits for more members to come."""
+        self._newcomer = False
+        self._remaining_ms = 0
+
+    @property
+    def is_blank(self) -> bool:
+        """Nothing here is worth remembering: no members, no ids given out."""
+        return self.state is GroupState.EMPTY and not self.pending
+
+    # Join.
+
+    def join(self, request: JoinRequest, ticket: Ticket, new_member_id: str, now_ms: int) -> Effects:
+        """``new_member_id``: what to call the member if it comes without an id."""
+        try:
+            check_join(
+                request,
+                roster=self.roster,
+                pending=self.pending,
+                protocol_type=self.protocol_type,
+                options=self._options,
+            )
+            if request.member_id:
+                self._join_known(request, ticket, now_ms)
+            elif request.instance_id is not None:
+                self._join_static(request, ticket, new_member_id, request.instance_id, now_ms)
+            elif request.known_id_required:
+                self.pending[new_member_id] = None
+                self._timer(TimerKey(TimerKind.PENDING, new_member_id), now_ms + request.session_timeout_ms)
+                self._answer(ticket, MemberIdRequired(member_id=new_member_id))
+            else:
+                self._add(request, ticket, new_member_id, now_ms)
+        except StreamHouseError as error:
+            self._answer(ticket, error)
+        return self._take()
+
+    def _join_static(
+        self, request: JoinRequest, ticket: Ticket, new_member_id: str, instance_id: str, now_ms: int
+    ) -> None:
+        old_id = self.roster.static_id(instance_id)
+        if old_id is None:
+            self._add(request, ticket, new_member_id, now_ms)
+        else:
+            self._replace_static(request, ticket, old_id, new_member_id, now_ms)
+
+    def _join_known(self, request: JoinRequest, ticket: Ticket, now_ms: int) -> None:
+        if request.member_id in self.pending:
+            self._drop_pending(request.member_id)
+            self._add(request, ticket, request.member_id, now_ms)
+            return
+        member = self._member(request.member_id, request.instance_id)
+        unchanged = member.protocols == request.protocols
+        if self.state is GroupState.COMPLETING_REBALANCE and unchanged:
+            self._answer_join(member, ticket)  # its first answer was lost
+        elif self.state is GroupState.STABLE and unchanged and self.roster.leader != member.member_id:
+            self._answer_join(member, ticket)
+        else:  # also a leader that joins again: that is how it asks for a new assignment
+            self._update(member, request, ticket)
+            self._rebalance_or_complete(now_ms)
+
+    def _add(self, request: JoinRequest, ticket: Ticket, member_id: str, now_ms: int) -> None:
+        member = Member(
+            member_id=member_id,
+            instance_id=request.instance_id,
+            client_id=request.client_id,
+            client_host=request.client_host,
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            protocols=request.protocols,
+            is_new=True,
+        )
+        if self.roster.weight_bytes + member.weight_bytes > MAX_ROSTER_BYTES:
+            raise GroupFull(f"the members of group {self.group_id} describe themselves with too many bytes")
+        if not len(self.roster):
+            self.protocol_type = request.protocol_type
+        self.roster.add(member)
+        self.roster.hold_join(member, ticket)
+        self._newcomer = True
+        self._timer(TimerKey(TimerKind.SESSION, member_id), now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
+        self._rebalance_or_complete(now_ms)
+
+    def _update(self, member: Member, request: JoinRequest, ticket: Ticket) -> None:
+        self.roster.update(
+            member,
+            protocols=request.protocols,
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+        )
+        before = self.roster.hold_join(member, ticket)
+        if before is not None:  # the client gave that one up
+            self._answer(before, RebalanceInProgress("this member has joined again"))
+
+    def _replace_static(self, request: JoinRequest, ticket: Ticket, old_id: str, new_id: str, now_ms: int) -> None:
+        """A static member restarted. In a stable group that agrees on the same protocol nothing is assigned anew."""
+        leader_before = self.roster.leader
+        member = self.roster.replace(old_id, new_id)
+        fenced = FencedInstance(f"static member {request.instance_id} of group {self.group_id} has been replaced")
+        for held in (self.roster.hold_join(member, None), self._end_sync(member)):
+            if held is not None:
+                self._answer(held, fenced)
+        self._timer(TimerKey(TimerKind.SESSION, old_id), None)
+        self._unsynced.discard(old_id)
+        self._heard_of(member, now_ms)
+        self._update(member, request, ticket)
+        if self.state is GroupState.STABLE and self.roster.select_protocol() == self.protocol_name:
+            self.roster.hold_join(member, None)
+            self._save()
+            self._answer_join_without_assignment(member, request, ticket, leader_before or "")
+        else:
+            self._rebalance_or_complete(now_ms)
+
+    def _answer_join_without_assignment(
+        self, member: Member, request: JoinRequest, ticket: Ticket, leader_before: str
+    ) -> None:
+        leads = self.roster.leader == member.member_id
+        if request.can_skip_assignment:
+            leader, members = self.roster.leader or "", self.roster.joined_members(self.protocol_name) if leads else ()
+        else:  # an older client that is told it leads would assign: name its former self instead
+            leader, members = leader_before, ()
+        result = JoinResult(
+            generation=self.generation,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            leader=leader,
+            member_id=member.member_id,
+            members=members,
+            skip_assignment=leads and request.can_skip_assignment,
+        )
+        self._answer(ticket, result, after_save=True)
+
+    def _answer_join(self, member: Member, ticket: Ticket) -> None:
+        leads = self.roster.leader == member.member_id
+        result = JoinResult(
+            generation=self.generation,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            leader=self.roster.leader or "",
+            member_id=member.member_id,
+            members=self.roster.joined_members(self.protocol_name) if leads else (),
+        )
+        self._answer(ticket, result, after_save=True)
+
+    # Rebalance.
+
+    def _rebalance_or_complete(self, now_ms: int) -> None:
+        if self.state in _MAY_REBALANCE:
+            self._prepare_rebalance(now_ms)
+        else:
+            self._complete_if_all_joined(now_ms)
+
+    def _prepare_rebalance(self, now_ms: int) -> None:
+        if self.state is GroupState.COMPLETING_REBALANCE:
+            self._end_syncs(RebalanceInProgress(f"group {self.group_id} rebalances"))
+        self._unsynced.clear()
+        self._timer(_SYNC, None)
+        self._initial = self.state is GroupState.EMPTY
+        self.state = GroupState.PREPARING_REBALANCE
+        if self._initial:
+            delay_ms = self._options.initial_rebalance_delay_ms
+            self._newcomer = False
+            self._remaining_ms = max(self.roster.rebalance_timeout_ms() - delay_ms, 0)
+            if delay_ms:
+                self._timer(_JOIN, now_ms + delay_ms)
+            else:
+                self._complete_join(now_ms)
+        elif self._all_joined():
+            self._complete_join(now_ms)
+        else:
+            self._timer(_JOIN, now_ms + self.roster.rebalance_timeout_ms())
+
+    def _complete_if_all_joined(self, now_ms: int) -> None:
+        if self.state is GroupState.PREPARING_REBALANCE and not self._initial and self._all_joined():
+            self._complete_join(now_ms)
+
+    def _all_joined(self) -> bool:
+        return self.roster.joining == len(self.roster) and not self.pending
+
+    def _on_join_timer(self, now_ms: int) -> None:
+        if self.state is not GroupState.PREPARING_REBALANCE:
+            return
+        if self._initial and self._newcomer and self._remaining_ms:
+            delay_ms = min(self._options.initial_rebalance_delay_ms, self._remaining_ms)
+            self._newcomer = False
+            self._remaining_ms -= delay_ms
+            self._timer(_JOIN, now_ms + delay_ms)
+        else:
+            self._complete_join(now_ms)
+
+    def _complete_join(self, now_ms: int) -> None:
+        """Who has not joined is out, but for static members, which only their session ends."""
+        for late in [m.member_id for m in self.roster if m.joining is None and m.instance_id is None]:
+            self._remove(late)
+        if len(self.roster) and not self.roster.elect():  # static members only, all of them away
+            self._timer(_JOIN, now_ms + max(self.roster.rebalance_timeout_ms(), 1))
+            return
+        self._timer(_JOIN, None)
+        self._initial = False
+        self.generation += 1
+        self._save()
+        if not len(self.roster):
+            self.state, self.protocol_name = GroupState.EMPTY, ""
+            return
+        self.state = GroupState.COMPLETING_REBALANCE
+        self.protocol_name = self.roster.select_protocol()
+        self._unsynced = {member.member_id for member in self.roster}
+        for member in self.roster:
+            member.assignment = b""
+            ticket = self.roster.hold_join(member, None)
+            if ticket is not None:
+                self._answer_join(member, ticket)
+                member.is_new = False
+            self._heard_of(member, now_ms)
+        self._timer(_SYNC, now_ms + self.roster.rebalance_timeout_ms())
+
+    # Sync.
+
+    def sync(self, request: SyncRequest, ticket: Ticket, now_ms: int) -> Effects:
+        try:
+            member = self._current_member(request.member_id, request.instance_id, request.generation)
+            for given, own in (
+                (request.protocol_type, self.protocol_type),
+                (request.protocol_name, self.protocol_name),
+            ):
+                if given is not None and given != own:
+                    raise InconsistentProtocol(f"group {self.group_id} agreed on {own!r}, not on {given!r}")
+            if self.state is GroupState.PREPARING_REBALANCE:
+                raise RebalanceInProgress(f"group {self.group_id} rebalances")
+            if self.state is GroupState.COMPLETING_REBALANCE:
+                self._sync_completing(member, request, ticket, now_ms)
+            else:
+                self._synced(member, now_ms)
+                self._answer_sync(member, ticket)
+        except StreamHouseError as error:
+            self._answer(ticket, error)
+        return self._take()
+
+    def _sync_completing(self, member: Member, request: SyncRequest, ticket: Ticket, now_ms: int) -> None:
+        leads = self.roster.leader == member.member_id
+        if leads and sum(len(assignment) for _, assignment in request.assignments) > MAX_ASSIGNMENT_BYTES:
+            raise LimitExceeded(f"an assignment of group {self.group_id} over {MAX_ASSIGNMENT_BYTES} bytes")
+        before, member.syncing = member.syncing, ticket
+        if before is not None:
+            self._answer(before, RebalanceInProgress("this member has asked again"))
+        self._synced(member, now_ms)
+        if not leads:
+            return
+        assigned = dict(request.assignments)
+        self.state = GroupState.STABLE
+        self._save()
+        for each in self.roster:
+            each.assignment = assigned.get(each.member_id, b"")
+            waiting = self._end_sync(each)
+            if waiting is not None:
+                self._answer_sync(each, waiting)
+                self._heard_of(each, now_ms)
+
+    def _synced(self, member: Member, now_ms: int) -> None:
+        self._unsynced.discard(member.member_id)
+        self._heard_of(member, now_ms)
+        if not self._unsynced:
+            self._timer(_SYNC, None)
+
+    def _answer_sync(self, member: Member, ticket: Ticket) -> None:
+        result = SyncResult(
+            protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment
+        )
+        self._answer(ticket, result, after_save=True)
+
+    def _on_sync_timer(self, now_ms: int) -> None:
+        if self.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) or not self._unsynced:
+            return
+        for member_id in sorted(self._unsynced):
+            self._remove(member_id)
+        self._prepare_rebalance(now_ms)
+
+    # Heartbeat, leave, expiry.
+
+    def heartbeat(
+        self, member_id: str, instance_id: str | None, generation: int, ticket: Ticket, now_ms: int
+    ) -> Effects:
+        try:
+            self._heard_of(self._current_member(member_id, instance_id, generation), now_ms)
+            rebalances = self.state is GroupState.PREPARING_REBALANCE
+            self._answer(ticket, RebalanceInProgress(f"group {self.group_id} rebalances") if rebalances else None)
+        except StreamHouseError as error:
+            self._answer(ticket, error)
+        return self._take()
+
+    def leave(self, members: Sequence[MemberRef], ticket: Ticket, now_ms: int) -> Effects:
+        outcomes: list[LeaveOutcome] = []
+        left = False
+        for ref in members:
+            try:
+                if ref.member_id in self.pending:
+                    self._drop_pending(ref.member_id)
+                else:
+                    self._remove(self._leaver(ref).member_id)
+                left = True
+                outcomes.append(LeaveOutcome(member=ref, error=None))
+            except StreamHouseError as error:
+                outcomes.append(LeaveOutcome(member=ref, error=error))
+        self._answer(ticket, tuple(outcomes))
+        if left:
+            self._after_removal(now_ms)
+        return self._take()
+
+    def _leaver(self, ref: MemberRef) -> Member:
+        if ref.instance_id is not None and not ref.member_id:  # an operator removes a static member by its static id
+            member_id = self.roster.static_id(ref.instance_id)
+            return self._member(member_id or "", ref.instance_id)
+        return self._member(ref.member_id, ref.instance_id)
+
+    def check_commit(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> Effects:
+        """Whether this member may commit offsets now; raises if not. A commit keeps the session alive."""
+        if generation < 0 and self.state is GroupState.EMPTY:
+            return ()
+        if generation < 0 and not member_id and instance_id is None:
+            raise UnknownMember(f"group {self.group_id} has members; only they commit its offsets")
+        member = self._current_member(member_id, instance_id, generation)
+        if self.state is GroupState.COMPLETING_REBALANCE:
+            raise RebalanceInProgress(f"group {self.group_id} has not assigned generation {self.generation} yet")
+        self._heard_of(member, now_ms)
+        return self._take()
+
+    def on_timer(self, key: TimerKey, now_ms: int) -> Effects:
+        match key.kind:
+            case TimerKind.JOIN:
+                self._on_join_timer(now_ms)
+            case TimerKind.SYNC:
+                self._on_sync_timer(now_ms)
+            case TimerKind.PENDING if key.member_id in self.pending:
+                self._drop_pending(key.member_id)
+                self._complete_if_all_joined(now_ms)
+            case TimerKind.SESSION:
+                member = self.roster.get(key.member_id)
+                if member is not None:
+                    self._session_over(member, now_ms)
+        return self._take()
+
+    def _session_over(self, member: Member, now_ms: int) -> None:
+        held = member.joining is not None or member.syncing is not None
+        if held and not member.is_new:  # it waits for us; it could not heartbeat on that connection if it wanted to
+            self._heard_of(member, now_ms)
+        else:
+            self._remove(member.member_id)
+            self._after_removal(now_ms)
+
+    def _after_removal(self, now_ms: int) -> None:
+        if self.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+            self._prepare_rebalance(now_ms)
+        else:
+            self._complete_if_all_joined(now_ms)
+
+    def end(self, error: StreamHouseError) -> Effects:
+        """Whoever waits here waits in vain: another coordinator has the group, or it was deleted."""
+        self._end_syncs(error)
+        for member in self.roster:
+            ticket = self.roster.hold_join(member, None)
+            if ticket is not None:
+                self._answer(ticket, error)
+        self.state = GroupState.DEAD
+        return self._take()
+
+    def resume(self, now_ms: int) -> Effects:
+        """After being loaded: every member has its whole session, and the rebalance under way its whole time."""
+        for member in self.roster:
+            self._heard_of(member, now_ms)
+        if self.state is GroupState.PREPARING_REBALANCE:
+            self._timer(_JOIN, now_ms + self.roster.rebalance_timeout_ms())
+        elif self.state is GroupState.COMPLETING_REBALANCE:
+            self._unsynced = {member.member_id for member in self.roster}
+            self._timer(_SYNC, now_ms + self.roster.rebalance_timeout_ms())
+        return self._take()
+
+    # Small parts.
+
+    def _member(self, member_id: str, instance_id: str | None) -> Member:
+        if instance_id is not None:
+            known_as = self.roster.static_id(instance_id)
+            if known_as is None:
+                raise UnknownMember(f"group {self.group_id} has no static member {instance_id!r}")
+            if known_as != member_id:
+                raise FencedInstance(f"static member {instance_id!r} of group {self.group_id} is another process now")
+        member = self.roster.get(member_id)
+        if member is None:
+            raise UnknownMember(f"group {self.group_id} has no member {member_id!r}")
+        return member
+
+    def _current_member(self, member_id: str, instance_id: str | None, generation: int) -> Member:
+        member = self._member(member_id, instance_id)
+        if generation != self.generation:
+            raise IllegalGeneration(f"group {self.group_id} is at generation {self.generation}, not at {generation}")
+        return member
+
+    def _remove(self, member_id: str) -> None:
+        member = self.roster.get(member_id)
+        if member is None:
+            return
+        gone = UnknownMember(f"group {self.group_id} no longer has member {member_id!r}")
+        for ticket in (self.roster.hold_join(member, None), self._end_sync(member)):
+            if ticket is not None:
+                self._answer(ticket, gone)
+        self.roster.remove(member_id)
+        self._unsynced.discard(member_id)
+        self._timer(TimerKey(TimerKind.SESSION, member_id), None)
+
+    def _drop_pending(self, member_id: str) -> None:
+        del self.pending[member_id]
+        self._timer(TimerKey(TimerKind.PENDING, member_id), None)
+
+    def _end_sync(self, member: Member) -> Ticket | None:
+        ticket, member.syncing = member.syncing, None
+        return ticket
+
+    def _end_syncs(self, error: StreamHouseError) -> None:
+        for member in self.roster:
+            ticket = self._end_sync(member)
+            if ticket is not None:
+                self._answer(ticket, error)
+
+    def _heard_of(self, member: Member, now_ms: int) -> None:
+        self._timer(TimerKey(TimerKind.SESSION, member.member_id), now_ms + member.session_timeout_ms)

@@ -1,0 +1,37 @@
+"""How patient a coordinator is, and how much it takes on. Filled from the ``group.*`` settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from streamhouse.core.limits import MAX_GROUP_STATE_BYTES, MIB
+
+NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
+"""How long a first JoinGroup is held at most. A member without an answer has no id to heartbeat with, so nothing else
+tells that it is gone (Kafka's own figure)."""
+
+MAX_ASSIGNMENT_BYTES: Final = 4 * MIB  # what a leader may hand out in one SyncGroup; 400 bytes for each of 10,000
+MAX_ROSTER_BYTES: Final = MAX_GROUP_STATE_BYTES - MAX_ASSIGNMENT_BYTES - MIB  # the rest of the row, with room
+MAX_ASSIGNED_PARTITIONS: Final = 500_000  # of one KIP-848 group: held, to be let go and aimed at, 4 bytes each
+MAX_PATTERN_CHARS: Final = 1024  # a subscription's regular expression; compiled and run over every topic name
+MAX_SUBSCRIBED_TOPICS: Final = 10_000  # names one KIP-848 member may list
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOptions:
+    initial_rebalance_delay_ms: int = 0
+    """How long the first rebalance of an empty classic group waits for more members."""
+    min_session_timeout_ms: int = 6_000
+    max_session_timeout_ms: int = 1_800_000
+    max_size: int = 10_000
+    """Members of one group."""
+    consumer_session_timeout_ms: int = 45_000
+    consumer_heartbeat_interval_ms: int = 5_000
+    offsets_retention_ms: int = 7 * 86_400_000
+    """A group without members for that long is deleted with its offsets."""
+    offsets_retention_check_ms: int = 600_000
+    max_groups: int = 100_000
+    """In one process; about 1 KB each, so that made-up names cannot fill the memory."""
+    store_timeout_ms: int = 5_000
+    """How long a client waits for the metadata store before it is told to try again."""

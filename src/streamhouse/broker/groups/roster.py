@@ -1,0 +1,173 @@
+"""The members of a classic group: ids, static ids, who leads, and which protocol they agree on. Pure.
+
+Keeps no state of the rebalance; that is classic.py's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from streamhouse.broker.groups.contract import JoinedMember, Ticket
+
+_MEMBER_OVERHEAD_BYTES = 64
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    assignment: bytes = b""
+    joining: Ticket | None = None
+    """Its JoinGroup is held."""
+    syncing: Ticket | None = None
+    """Its SyncGroup is held."""
+    is_new: bool = False
+    """It has not been answered yet: it cannot heartbeat."""
+
+    def metadata(self, protocol_name: str) -> bytes:
+        return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
+
+    @property
+    def weight_bytes(self) -> int:
+        """About what it takes in the persisted row, without its assignment."""
+        texts = (self.member_id, self.instance_id or "", self.client_id, self.client_host)
+        protocols = sum(len(name) * 4 + len(metadata) + 8 for name, metadata in self.protocols)
+        return _MEMBER_OVERHEAD_BYTES + sum(len(text) * 4 for text in texts) + protocols
+
+
+class Roster:
+    def __init__(self) -> None:
+        self.leader: str | None = None
+        self.weight_bytes = 0
+        self._members: dict[str, Member] = {}
+        self._static: dict[str, str] = {}
+        self._supported: Counter[str] = Counter()
+        self._joining = 0
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __contains__(self, member_id: object) -> bool:
+        return member_id in self._members
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._members.values())
+
+    def get(self, member_id: str) -> Member | None:
+        return self._members.get(member_id)
+
+    def static_id(self, instance_id: str) -> str | None:
+        """The member id behind a static id."""
+        return self._static.get(instance_id)
+
+    @property
+    def joining(self) -> int:
+        """How many JoinGroups are held."""
+        return self._joining
+
+    def rebalance_timeout_ms(self) -> int:
+        """As long as the slowest member may take."""
+        return max((member.rebalance_timeout_ms for member in self), default=0)
+
+    # Changes.
+
+    def add(self, member: Member) -> None:
+        self._members[member.member_id] = member
+        if member.instance_id is not None:
+            self._static[member.instance_id] = member.member_id
+        self._count(member, 1)
+        self.leader = self.leader or member.member_id
+
+    def remove(self, member_id: str) -> Member | None:
+        member = self._members.pop(member_id, None)
+        if member is None:
+            return None
+        self._count(member, -1)
+        if member.instance_id is not None and self._static.get(member.instance_id) == member_id:
+            del self._static[member.instance_id]
+        if self.leader == member_id:
+            self.leader = next(iter(self._members), None)
+        return member
+
+    def replace(self, old_id: str, new_id: str) -> Member:
+        """A static member came back under a new id: same place in the group, same assignment."""
+        led = self.leader == old_id
+        member = self._members.pop(old_id)
+        self._count(member, -1)
+        member.member_id = new_id
+        self.add(member)
+        if led:
+            self.leader = new_id
+        return member
+
+    def update(
+        self,
+        member: Member,
+        *,
+        protocols: tuple[tuple[str, bytes], ...],
+        session_timeout_ms: int,
+        rebalance_timeout_ms: int,
+    ) -> None:
+        self._count(member, -1)
+        member.protocols = protocols
+        member.session_timeout_ms = session_timeout_ms
+        member.rebalance_timeout_ms = rebalance_timeout_ms
+        self._count(member, 1)
+
+    def hold_join(self, member: Member, ticket: Ticket | None) -> Ticket | None:
+        """Returns the ticket held before."""
+        before, member.joining = member.joining, ticket
+        self._joining += (ticket is not None) - (before is not None)
+        return before
+
+    def elect(self) -> bool:
+        """Whether somebody who has joined leads; another leader is chosen if the present one has not."""
+        present = None if self.leader is None else self._members.get(self.leader)
+        if present is not None and present.joining is not None:
+            return True
+        joined = next((member.member_id for member in self if member.joining is not None), None)
+        if joined is None:
+            return False
+        self.leader = joined
+        return True
+
+    def _count(self, member: Member, sign: int) -> None:
+        for name, _ in member.protocols:
+            self._supported[name] += sign
+        self.weight_bytes += sign * member.weight_bytes
+        self._joining += sign * (member.joining is not None)
+
+    # Agreement.
+
+    def has_in_common(self, protocols: Sequence[tuple[str, bytes]]) -> bool:
+        return any(self._supported[name] == len(self._members) for name, _ in protocols)
+
+    def select_protocol(self) -> str:
+        """Each votes for the first of its own list that all support; the earlier in the first member's list wins a
+        tie."""
+        votes: Counter[str] = Counter()
+        for member in self:
+            for name, _ in member.protocols:
+                if self._supported[name] == len(self._members):
+                    votes[name] += 1
+                    break
+        first = next(iter(self))
+        order = {name: rank for rank, (name, _) in enumerate(first.protocols)}
+        return min(votes, key=lambda name: (-votes[name], order[name]))
+
+    def joined_members(self, protocol_name: str) -> tuple[JoinedMember, ...]:
+        return tuple(
+            JoinedMember(
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                metadata=member.metadata(protocol_name),
+            )
+            for member in self
+        )

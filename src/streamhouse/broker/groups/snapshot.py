@@ -1,0 +1,70 @@
+"""A group's state as it is written and taken over: frozen, without requests that wait."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from streamhouse.broker.groups.contract import GroupState
+from streamhouse.core.ids import PartitionKey, TopicId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassicMemberSnapshot:
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassicSnapshot:
+    state: GroupState
+    protocol_type: str
+    protocol_name: str
+    leader: str | None
+    members: tuple[ClassicMemberSnapshot, ...]
+
+
+class Reconciliation(IntEnum):
+    """How far a KIP-848 member is on its way to its target."""
+
+    STABLE = 0
+    UNREVOKED = 1
+    """It must let partitions go first."""
+    UNRELEASED = 2
+    """It waits for partitions that others have not let go."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerMemberSnapshot:
+    member_id: str
+    instance_id: str | None
+    rack_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    topic_names: tuple[str, ...]
+    topic_pattern: str | None
+    assignor: str | None
+    member_epoch: int
+    previous_epoch: int
+    state: Reconciliation
+    assigned: frozenset[PartitionKey]
+    revoking: frozenset[PartitionKey]
+    target: frozenset[PartitionKey]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSnapshot:
+    assignment_epoch: int
+    partitions: tuple[tuple[TopicId, int], ...]
+    """The topics it was assigned by, with their partition counts then."""
+    members: tuple[ConsumerMemberSnapshot, ...]
+
+
+GroupSnapshot = ClassicSnapshot | ConsumerSnapshot
