@@ -40,15 +40,18 @@ class Slot:
 
 
 class Answers:
-    __slots__ = ("_ready", "slots")
+    __slots__ = ("_ready", "held_bytes", "slots")
 
     def __init__(self) -> None:
         self.slots: deque[Slot] = deque()
         """Of requests under way, oldest first."""
         self._ready: list[BytesLike] = []
+        self.held_bytes = 0
+        """Answers not taken yet, whether they may be sent or wait behind others."""
 
     def put(self, pieces: Sequence[BytesLike]) -> None:
         """The answer to the newest request."""
+        self.held_bytes += sum(map(len, pieces))
         if not self.slots:
             self._ready += pieces
             return
@@ -58,6 +61,7 @@ class Answers:
 
     def settle(self, slot: Slot, pieces: Sequence[BytesLike]) -> None:
         """``pieces``: empty where a request has no answer."""
+        self.held_bytes += sum(map(len, pieces))
         slot.pieces, slot.ready = pieces, True
         slots = self.slots
         while slots and slots[0].ready:
@@ -66,6 +70,7 @@ class Answers:
     def take(self) -> list[BytesLike]:
         """What may be sent now."""
         ready, self._ready = self._ready, []
+        self.held_bytes -= sum(map(len, ready))
         return ready
 
 

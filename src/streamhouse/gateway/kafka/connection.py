@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from streamhouse.core.errors import MalformedRequest, StreamHouseError
 from streamhouse.core.limits import KIB
-from streamhouse.gateway.kafka.answers import Answers, Slot, coalesce
+from streamhouse.gateway.kafka.answers import OWN_WRITE_BYTES, Answers, Slot, coalesce
 from streamhouse.gateway.kafka.api import Buffers, Client, CloseConnection
 from streamhouse.gateway.kafka.dispatch import Started, api_name, framed
 from streamhouse.gateway.kafka.inbox import MAX_WAITING_BYTES, SCRATCH_BYTES, Inbox
@@ -105,6 +105,8 @@ class Connection(asyncio.BufferedProtocol):
         try:
             while not self._must_wait() and (frame := self._inbox.next_frame()) is not None:
                 self._start(frame)
+                if self._answers.held_bytes >= OWN_WRITE_BYTES:
+                    self._flush()
                 frames_left -= 1
                 if not frames_left and self._inbox.has_frame():
                     self._yielded = True
@@ -127,6 +129,7 @@ class Connection(asyncio.BufferedProtocol):
             or self._draining
             or self._closing
             or len(self._answers.slots) >= MAX_PIPELINED
+            or self._answers.held_bytes >= self._door.limits.unsent_high_bytes
         )
 
     def _start(self, frame: memoryview) -> None:
