@@ -34,7 +34,7 @@ from streamhouse.testing.sim.ledger import Ledger, WatchedWal
 from streamhouse.testing.sim.loop import Lane
 from streamhouse.testing.sim.metadata import process_died, remote_metadata
 from streamhouse.testing.sim.network import Weather
-from streamhouse.testing.sim.rawbytes import batches_in
+from streamhouse.testing.sim.rawbytes import Unreadable, batches_in
 from streamhouse.testing.sim.store import RemoteStore
 
 if TYPE_CHECKING:
@@ -301,9 +301,13 @@ class SimAgent:
             raise NotLeader(str(key), current_leader=None)
         result = await self.parts.reader.read(key, offset, max_bytes=2000, max_wait_ms=max_wait_ms)
         records: list[tuple[int, str]] = []
-        for run in result.batches:
-            for batch in batches_in(bytes(run)):
-                records += ((batch.base_offset + place, value) for place, value in enumerate(batch.values))
+        try:
+            for run in result.batches:
+                for batch in batches_in(bytes(run)):
+                    records += ((batch.base_offset + place, value) for place, value in enumerate(batch.values))
+        except Unreadable as error:
+            self.world.trouble(f"{self.name} serves from offset {offset} of {key} what is no batch: {error}")
+            return []
         return [(at, value) for at, value in records if at >= offset]
 
     async def bring_everything_out(self) -> int:
