@@ -10,7 +10,7 @@ ARGS ?=
 BENCH ?=
 SEEDS ?= 2000
 
-.PHONY: help setup setup-services run demo test test-kill sim check format bench docs services-up services-down lock clean
+.PHONY: help setup setup-services run demo test test-kill fuzz sim check format bench docs services-up services-down lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -32,6 +32,9 @@ test: setup-services ## every test, on a real PostgreSQL and a real S3 server (A
 
 test-kill: setup-services ## kill -9 a hundred times each, a single node and a fleet, at any point of the write path (KILLS=…)
 	@KILLS=$${KILLS:-100} $(VENV)/python -m pytest tests/e2e/test_e2e_kill.py $(ARGS)
+
+fuzz: setup ## FRAMES=n mutated Kafka requests, a million if not said, sent to servers in processes of their own (SEED=…)
+	@FRAMES=$${FRAMES:-1000000} $(VENV)/python -m pytest tests/gateway/kafka/fuzz --timeout 14400 --capture no $(ARGS)
 
 sim: setup ## SEEDS=n seeds of the simulator: virtual time, every fault (ARGS="--seed 7 --trace" replays one)
 	@$(VENV)/python -m streamhouse.testing.sim --seeds $(SEEDS) $(ARGS)

@@ -60,8 +60,11 @@ class ServerStats:
     bytes_out: int = 0
     in_flight: int = 0
     """Requests under way."""
-    closed: Counter[str] = field(default_factory=Counter)
+    closed: dict[str, int] = field(default_factory=dict)
     """By reason; "client" where the client closed."""
+
+    def count_closed(self, reason: str) -> None:
+        self.closed[reason] = self.closed.get(reason, 0) + 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -140,7 +143,7 @@ class Door:
         self._slow.pop(connection, None)
 
     def closing(self, connection: Connection, reason: str, text: str, level: int, error: BaseException | None) -> None:
-        self.stats.closed[reason] += 1
+        self.stats.count_closed(reason)
         if text:
             client = connection.client
             who = f"{client.host} ({client.client_id})" if client.client_id else client.host
@@ -153,7 +156,7 @@ class Door:
         if connection not in self.connections:
             return
         if self._lingering.pop(connection, None) is None:
-            self.stats.closed["client"] += 1
+            self.stats.count_closed("client")
         del self.connections[connection]
         self._newcomers.pop(connection, None)
         self._slow.pop(connection, None)
