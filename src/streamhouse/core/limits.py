@@ -75,6 +75,7 @@ MAX_METADATA_DOCUMENT_BYTES: Final = 4 * MIB  # gRPC's default message limit, wh
 MAX_REQUEST_BYTES: Final = 100 * MIB  # Kafka's socket.request.max.bytes
 MAX_REQUEST_ITEMS: Final = 200_000  # array items in one request: two a partition of a largest topic, 100 MB when parsed
 MAX_REQUEST_STRING_BYTES: Final = 32_767  # what a Kafka string may have; Kafka refuses longer ones too
+MAX_SESSION_PARTITIONS: Final = 200_000  # of all fetch sessions, about 400 bytes each; beyond, fetches name them anew
 
 # Names.
 MAX_AGENT_ID_BYTES: Final = 256  # an id is written into every lease and heartbeat row

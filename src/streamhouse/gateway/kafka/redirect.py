@@ -1,0 +1,22 @@
+"""Where a client should go instead: the leader of a partition that is not led here, as answers name it (KIP-951)."""
+
+from __future__ import annotations
+
+from streamhouse.core.ids import PartitionKey
+from streamhouse.gateway.kafka.api import Call
+from streamhouse.gateway.kafka.hot.leaders import CurrentLeader, NodeEndpoint
+
+
+def current_leader(call: Call, key: PartitionKey) -> CurrentLeader | None:
+    """None when nobody else is known to lead it: a client then asks for metadata."""
+    view = call.broker.view
+    leader = view.leader(key)
+    if leader is None or leader.node.node_id == view.node_id:
+        return None
+    endpoint = view.endpoint(leader.node, call.client.listener)
+    return CurrentLeader(
+        leader_epoch=leader.epoch,
+        endpoint=NodeEndpoint(
+            node_id=leader.node.node_id, host=endpoint.host, port=endpoint.port, rack=leader.node.rack or None
+        ),
+    )
