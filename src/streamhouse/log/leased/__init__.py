@@ -7,6 +7,7 @@ plan.py       which partitions a flush takes, and when the next one is due; flus
 pack.py       a flush's batches as objects: segments and one shared blob
 commit.py     upload, commit until there is a verdict, and what each verdict means
 comeback.py   acts on those frames: replays, and has resubmission.py write the others as new records
+adoption.py   what others have uploaded gets its offsets, behind a barrier (R13)
 closing.py    how long a stop waits for what is not in the log yet
 budget.py     how much memory all of this may take
 log.py        the whole: LeasedLog

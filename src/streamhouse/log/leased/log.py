@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,6 +43,7 @@ from streamhouse.wire.batch import patch, read_header, stamp_log_append_time, va
 from streamhouse.wire.buffers import BytesLike
 
 _BACKGROUND_PAUSE_S: Final = 0.0005
+_SERVED: Final = frozenset({Phase.OPEN, Phase.ADOPTING, Phase.CLOSING})
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -159,17 +161,21 @@ class LeasedLog:
         self._held.add(key, frames)
 
     async def wait_open(self, keys: Sequence[PartitionKey]) -> None:
-        """Returns once every one of these partitions is served here. Cancel it to give up."""
-        while any(self.partition(key) is None for key in keys):
+        """Returns once every one of these partitions is served here, writes too. Cancel it to give up."""
+        while any((found := self.partition(key)) is None or found.phase is Phase.ADOPTING for key in keys):
             await self._opened.wait()
 
+    async def wait_any_opened(self) -> None:
+        """Returns when the next partition is served here."""
+        await self._opened.wait()
+
     def led_keys(self) -> set[PartitionKey]:
-        return {key for key, partition in self._partitions.items() if partition.phase is Phase.OPEN}
+        return {key for key, found in self._partitions.items() if found.phase in (Phase.OPEN, Phase.ADOPTING)}
 
     def partition(self, key: PartitionKey) -> PartitionLog | None:
         """The partition if it is led here and served."""
         found = self._partitions.get(key)
-        return found if found is not None and found.phase in (Phase.OPEN, Phase.CLOSING) else None
+        return found if found is not None and found.phase in _SERVED else None
 
     async def open_partition(self, lease: Lease, topic: Topic, *, guard: LeaseGuard) -> None:
         """Take over a partition: producers, epochs and held frames first, then serve (R3, R4, R9)."""
@@ -188,9 +194,21 @@ class LeasedLog:
             raise partition.not_leader()
         self.stats.replayed_batches += came.replayed
         self.stats.resubmitted_batches += came.resubmitted
-        partition.phase = Phase.OPEN
-        self._opened.set()
-        self._opened = asyncio.Event()
+        self._open(partition)
+
+    @contextmanager
+    def barrier(self, partition: PartitionLog) -> Iterator[None]:
+        """While it lasts, no batch of an open partition gets an offset (R13). Flushes and reads go on."""
+        assert partition.phase is Phase.OPEN
+        partition.phase = Phase.ADOPTING
+        partition.barrier_over = asyncio.get_running_loop().create_future()
+        try:
+            yield
+        finally:
+            partition.barrier_over.set_result(None)
+            partition.barrier_over = None
+            if partition.phase is Phase.ADOPTING:
+                self._open(partition)
 
     def configure(self, topic: Topic) -> None:
         """A topic's configs have changed; from the next append on they hold."""
@@ -207,7 +225,7 @@ class LeasedLog:
         """
         partition = self._partitions.get(key)
         if partition is None or partition.phase is not Phase.OPEN or not partition.guard.valid():
-            raise partition.not_leader() if partition else NotLeader(str(key), current_leader=None)
+            raise partition.not_open() if partition else NotLeader(str(key), current_leader=None)
         now_ms = self._clock.wall_ms()
         base_offset = partition.next_offset
         data = bytearray(batch)
@@ -303,6 +321,8 @@ class LeasedLog:
         """
         partition = self._led(key)
         partition.phase = Phase.CLOSING
+        if partition.barrier_over is not None:
+            await asyncio.shield(partition.barrier_over)  # the end of the log is not known before
         await self._closing.wait_for(partition, lambda: self.flush([key]))
         return partition.next_offset
 
@@ -321,6 +341,11 @@ class LeasedLog:
         self._tail.drop(key)
         self._budget.free(sum(batch.header.size for batch in left), len(left))
         self._held.add_left(partition, left)
+
+    def give_up(self, key: PartitionKey, reason: str) -> None:
+        """End a leadership that cannot go on, and let its lease go."""
+        self.drop_partition(key, reason)
+        self._on_dropped(key, reason)
 
     async def sweep_held(self) -> int:
         """Let go of WAL frames that can never come back; see HeldFrames.sweep."""
@@ -343,8 +368,7 @@ class LeasedLog:
     def refused(self, chunk: Chunk, outcome: SliceOutcome) -> None:
         self.stats.refused_commits += 1
         reason = f"the commit at offset {chunk.base_offset} was refused: {outcome.verdict.value}"
-        self.drop_partition(chunk.partition.key, reason)
-        self._on_dropped(chunk.partition.key, reason)
+        self.give_up(chunk.partition.key, reason)
 
     # Inside.
 
@@ -353,6 +377,11 @@ class LeasedLog:
         if partition is None:
             raise NotLeader(str(key), current_leader=None)
         return partition
+
+    def _open(self, partition: PartitionLog) -> None:
+        partition.phase = Phase.OPEN
+        self._opened.set()
+        self._opened = asyncio.Event()
 
     def _take(self, partition: PartitionLog, pending: Pending) -> None:
         partition.take(pending)
@@ -412,6 +441,4 @@ class LeasedLog:
     def _flush_broke(self, error: BaseException) -> None:
         """Nothing but a bug gets here. The partitions concerned cannot go on: their order of commits is broken."""
         for key in [key for key, partition in self._partitions.items() if partition.frozen or partition.pending]:
-            reason = f"a flush failed unexpectedly: {error!r}"
-            self.drop_partition(key, reason)
-            self._on_dropped(key, reason)
+            self.give_up(key, f"a flush failed unexpectedly: {error!r}")

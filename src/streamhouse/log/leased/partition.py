@@ -39,6 +39,8 @@ from streamhouse.wire.batch import BatchHeader
 class Phase(StrEnum):
     OPENING = "opening"
     OPEN = "open"
+    ADOPTING = "adopting"
+    """Behind a barrier: what comes next in the log is not known yet, so no write is taken (R13)."""
     CLOSING = "closing"
     """Takes no more writes; what is buffered still goes out."""
     DROPPED = "dropped"
@@ -150,6 +152,8 @@ class PartitionLog:
         """Somebody waits for a commit of what is pending."""
         self.urgent = False
         """… and must not wait for the flush interval either."""
+        self.barrier_over: asyncio.Future[None] | None = None
+        """While there is a barrier: done at its end."""
         self._visible_when_synced = visible_when_synced
         self._windows: dict[int, ProducerWindow] = {}
         self._uncommitted: dict[int, Pending] = {}
@@ -175,6 +179,12 @@ class PartitionLog:
 
     def not_leader(self) -> NotLeader:
         return NotLeader(str(self), current_leader=None)
+
+    def not_open(self) -> NotLeader | BackPressureRejected:
+        """Why it takes no write."""
+        if self.phase is Phase.ADOPTING and self.guard.valid():
+            return BackPressureRejected(f"{self}: uploaded batches are being put into its log; send again")
+        return self.not_leader()
 
     def know_producers(self, producers: Iterable[ProducerState]) -> None:
         """What they have committed so far; before anything is taken (R9)."""
@@ -272,8 +282,9 @@ class PartitionLog:
         self._commit_waiters.wake(self.high_watermark)
         self._visible_waiters.wake(self.visible_end)
 
-    def came_back(self, next_offset: int) -> None:
-        """Records of an earlier leadership were committed at the end of the log, past the buffer, which is empty."""
+    def grew_outside(self, next_offset: int) -> None:
+        """Records that were never in the buffer, which is empty, were committed at the end of the log."""
+        assert self.next_offset == self.high_watermark <= next_offset
         self.next_offset = self.high_watermark = self.synced_end = next_offset
         self._commit_waiters.wake(next_offset)
         self._visible_waiters.wake(next_offset)

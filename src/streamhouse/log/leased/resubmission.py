@@ -108,7 +108,7 @@ class Resubmission:
             # "Repeated" alone cannot tell an earlier leadership's sending from an earlier one of this very call. The
             # place can: what an earlier leadership brought in lies below where this one began.
             if outcome.base_offset == partition.next_offset:
-                partition.came_back(outcome.end_offset + 1)
+                partition.grew_outside(outcome.end_offset + 1)
                 came += 1
             elif outcome.base_offset >= start_offset:
                 hint = f"a resubmitted batch stands at {outcome.base_offset}, not at {partition.next_offset}"

@@ -1,0 +1,208 @@
+"""Which uploaded shares an agent's partitions have to adopt: heard of, looked for, tried again with patience (R13).
+
+Looks when the metadata tells of intents, when a partition is opened here, and every now and then, because
+notifications may be lost. log/leased/adoption.py verifies and adopts. What cannot be adopted shows in the agent's
+health and in its log, and is tried again ever more rarely: whoever wrote it waits, and nobody else does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from streamhouse.app.background import Background, Report, unheard
+from streamhouse.core.clock import Clock
+from streamhouse.core.errors import BackPressureRejected, NotLeader, StreamHouseError
+from streamhouse.core.ids import PartitionKey
+from streamhouse.log.leased.adoption import Adoption, Share, shares_of
+from streamhouse.log.leased.log import LeasedLog
+from streamhouse.metadata.contract import ChangeKind, IntentKey, IntentSlice, MetadataStore
+
+_RECHECK_S: Final = 10.0
+"""Notifications may be lost; a sink waits for minutes."""
+_BETWEEN_LOOKS_S: Final = 0.02
+"""A look asks about every partition led here, and on SQLite any commit of another process may be an intent."""
+_AT_ONCE: Final = 16
+_FIRST_PAUSE_MS: Final = 500
+_LONGEST_PAUSE_MS: Final = 60_000
+_HEALTH: Final = "adoption"
+_LISTENING: Final = "intent notifications"
+
+_log = logging.getLogger(__name__)
+
+Todo = tuple[IntentKey, int]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Trouble:
+    tries: int
+    next_try_ms: int
+    error: Exception
+
+
+class Adoptions:
+    def __init__(
+        self,
+        *,
+        adoption: Adoption,
+        metadata: MetadataStore,
+        log: LeasedLog,
+        clock: Clock,
+        report: Report = unheard,
+    ) -> None:
+        self._adoption = adoption
+        self._metadata = metadata
+        self._log = log
+        self._clock = clock
+        self._report = report
+        self._loops = Background(report)
+        self._look_now = asyncio.Event()
+        self._gate = asyncio.Semaphore(_AT_ONCE)
+        self._running: dict[PartitionKey, asyncio.Task[None]] = {}
+        self._verified: set[Todo] = set()
+        self._troubles: dict[Todo, _Trouble] = {}
+
+    def start(self) -> None:
+        self._loops.start(_LISTENING, self._listen)
+        self._loops.start("partitions to adopt for", self._notice_openings)
+        self._loops.start("uploads to adopt", self._look)
+
+    async def close(self) -> None:
+        await self._loops.close()
+        tasks = list(self._running.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # When to look.
+
+    async def _listen(self) -> None:
+        async with self._metadata.subscribe() as changes:
+            self._loops.works(_LISTENING)
+            self._look_now.set()  # whatever happened before the subscription began
+            async for change in changes:
+                if change.kind in (ChangeKind.INTENTS, ChangeKind.ANY):
+                    self._look_now.set()
+        await asyncio.sleep(_RECHECK_S)  # it has ended by itself; not again at once
+
+    async def _notice_openings(self) -> None:
+        await self._log.wait_any_opened()
+        self._look_now.set()
+
+    async def _look(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._until_next_look_s()):
+                await self._look_now.wait()
+        self._look_now.clear()
+        led = self._log.led_keys()
+        todo = await self._metadata.list_unadopted(sorted(led)) if led else []
+        self._forget_all_but(todo)
+        due = [each for each in todo if self._is_due(each)]
+        if due:
+            await self._begin(due)
+        await asyncio.sleep(_BETWEEN_LOOKS_S)
+
+    def _until_next_look_s(self) -> float:
+        now_ms = self._clock.boot_ms()
+        retries = [max(0, trouble.next_try_ms - now_ms) / 1000 for trouble in self._troubles.values()]
+        return min([_RECHECK_S, *retries])
+
+    def _is_due(self, todo: Todo) -> bool:
+        trouble = self._troubles.get(todo)
+        return trouble is None or trouble.next_try_ms <= self._clock.boot_ms()
+
+    # One partition at a time each, several partitions at once.
+
+    async def _begin(self, todo: Iterable[Todo]) -> None:
+        wanted: dict[PartitionKey, list[IntentKey]] = {}
+        for intent, partition in todo:
+            key = PartitionKey(intent.topic_id, partition)
+            if key not in self._running:  # else it looks again at its end
+                wanted.setdefault(key, []).append(intent)
+        slices = await self._slices({intent for intents in wanted.values() for intent in intents})
+        for key, intents in wanted.items():
+            shares = shares_of([(intent, slices[intent]) for intent in intents if intent in slices], key.partition)
+            if shares:
+                task = asyncio.create_task(self._adopt_all(shares), name=f"adopt-{key}")
+                self._running[key] = task
+                task.add_done_callback(lambda task, key=key: self._ended(key, task))  # type: ignore[misc]
+
+    async def _slices(self, intents: Iterable[IntentKey]) -> dict[IntentKey, tuple[IntentSlice, ...]]:
+        found: dict[IntentKey, tuple[IntentSlice, ...]] = {}
+        for key in intents:
+            intent = await self._metadata.get_intent(key)
+            if intent is not None:  # else complete and replaced meanwhile
+                found[key] = intent.slices
+        return found
+
+    async def _adopt_all(self, shares: list[Share]) -> None:
+        for share in shares:
+            async with self._gate:
+                if not await self._adopt(share):
+                    return
+
+    async def _adopt(self, share: Share) -> bool:
+        """False when the partition is not ours any more. What fails does not hold up the shares of other queries."""
+        todo = (share.intent, share.partition)
+        try:
+            if todo not in self._verified:
+                await self._adoption.verify(share)
+                self._verified.add(todo)
+            await self._adoption.adopt(share)
+        except NotLeader:
+            return False
+        except (StreamHouseError, OSError) as error:
+            self._failed(todo, share, error)
+        else:
+            self._verified.discard(todo)
+            self._troubles.pop(todo, None)
+            self._tell_health()
+        return True
+
+    def _ended(self, key: PartitionKey, task: asyncio.Task[None]) -> None:
+        self._running.pop(key, None)
+        self._look_now.set()  # for what was registered meanwhile
+        if not task.cancelled() and (error := task.exception()) is not None:
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"an adoption for {key} failed; it is tried again", "exception": error}
+            )
+
+    # What goes wrong.
+
+    def _failed(self, todo: Todo, share: Share, error: Exception) -> None:
+        tries = self._troubles[todo].tries + 1 if todo in self._troubles else 1
+        pause_ms = min(_FIRST_PAUSE_MS * 2 ** min(tries - 1, 20), _LONGEST_PAUSE_MS)
+        self._troubles[todo] = _Trouble(tries=tries, next_try_ms=self._clock.boot_ms() + pause_ms, error=error)
+        if not isinstance(error, BackPressureRejected):
+            level = logging.ERROR if tries == 1 else logging.WARNING
+            _log.log(level, "%s/%d: %s cannot be adopted: %s", share.key.topic_id, share.partition, share, error)
+        self._tell_health()
+
+    def _tell_health(self) -> None:
+        if not self._troubles:
+            self._report(_HEALTH, None)
+            return
+        todo, trouble = next(iter(self._troubles.items()))
+        more = f" (and {len(self._troubles) - 1} more)" if len(self._troubles) > 1 else ""
+        intent, partition = todo
+        self._report(
+            _HEALTH,
+            StreamHouseError(
+                f"batch {intent.batch_id} of query {intent.query_id} cannot be adopted for partition {partition} of"
+                f" {intent.topic_id}: {trouble.error}{more}"
+            ),
+        )
+
+    def _forget_all_but(self, todo: Iterable[Todo]) -> None:
+        """Adopted elsewhere, or not led here any more."""
+        alive = set(todo)
+        self._verified &= alive
+        gone = [each for each in self._troubles if each not in alive]
+        for each in gone:
+            del self._troubles[each]
+        if gone:
+            self._tell_health()
