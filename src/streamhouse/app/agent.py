@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from streamhouse.app.adoptions import Adoptions
 from streamhouse.app.ownership import LogOwner
 from streamhouse.app.requests import FlushRequests
 from streamhouse.app.stores import Stores
@@ -26,6 +27,7 @@ from streamhouse.core.ids import PartitionKey
 from streamhouse.core.randomness import Randomness
 from streamhouse.core.settings import Durability as DurabilitySetting
 from streamhouse.core.settings import Settings
+from streamhouse.log.leased.adoption import Adoption
 from streamhouse.log.leased.log import LeasedLog
 from streamhouse.log.leased.options import LeasedOptions
 from streamhouse.log.leased.plan import FlushRules
@@ -199,6 +201,9 @@ async def _assemble(around: Surroundings, parts: AsyncExitStack) -> Agent:
     flushes = FlushRequests(metadata=stores.metadata, log=log, report=member.report)
     flushes.start()
     parts.push_async_callback(flushes.close)
+    adoptions = _adoptions(around, parts, log, member)
+    adoptions.start()
+    parts.push_async_callback(adoptions.close)
     owner.attach(log=log, member=member, topics=topics)
     return Agent(
         wal=wal,
@@ -229,6 +234,21 @@ def _reader(around: Surroundings, parts: AsyncExitStack, tail: TailCache, log: L
     )
     parts.push_async_callback(reader.close)
     return reader
+
+
+def _adoptions(around: Surroundings, parts: AsyncExitStack, log: LeasedLog, member: Member) -> Adoptions:
+    offload = ThreadOffload(1)
+    parts.push_async_callback(offload.close)
+    adoption = Adoption(
+        metadata=around.stores.metadata,
+        store=around.stores.objects,
+        log=log,
+        randomness=around.randomness,
+        offload=offload,
+    )
+    return Adoptions(
+        adoption=adoption, metadata=around.stores.metadata, log=log, clock=around.clock, report=member.report
+    )
 
 
 def _member(around: Surroundings, wal: Wal, owner: LogOwner) -> Member:
