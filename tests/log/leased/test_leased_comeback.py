@@ -88,7 +88,7 @@ async def left_behind(stage: Stage, topic: Topic, values: Sequence[str]) -> None
     stage.cluster.clock.advance(40_000)
 
 
-async def test_r4_what_comes_back_shares_one_object_and_its_commits_overlap(tmp_path: Path) -> None:
+async def test_r4_what_comes_back_shares_one_object_and_partitions_do_not_wait_for_each_other(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:
         topic = await stage.cluster.topic(partitions=3)
         values = [f"v{number}" for number in range(30)]
@@ -97,7 +97,7 @@ async def test_r4_what_comes_back_shares_one_object_and_its_commits_overlap(tmp_
         node = await stage.node("agent-1", store=store, metadata=metadata)
         await asyncio.gather(*(node.lead(topic, key.partition) for key in topic.partition_keys()))
         assert store.puts == 1
-        assert metadata.most >= 8
+        assert metadata.most == 3
         assert node.log.stats.resubmitted_batches == 90
         for key in topic.partition_keys():
             assert await values_of(stage, key) == ["theirs", *values]
