@@ -430,7 +430,6 @@ class ClassicGroup(Machine):
             ticket = self.roster.hold_join(member, None)
             if ticket is not None:
                 self._answer(ticket, error)
-        self.state = GroupState.DEAD
         return self._take()
 
     def resume(self, now_ms: int) -> Effects:

@@ -42,3 +42,4 @@ CLUSTER_OPERATIONS: Final = _bits(
     _Operation.ALTER_CONFIGS,
     _Operation.IDEMPOTENT_WRITE,
 )
+GROUP_OPERATIONS: Final = _bits(_Operation.READ, _Operation.DELETE, _Operation.DESCRIBE)

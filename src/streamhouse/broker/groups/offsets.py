@@ -1,0 +1,177 @@
+"""Committed offsets: who may write and read them, and the store behind.
+
+Nothing is kept in memory: a commit is in the store when it is acknowledged, and a fetch reads it from there, so that
+"no offset" is never said only because something is not loaded. For one group they run one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from streamhouse.broker.groups import classic_state
+from streamhouse.broker.groups.cell import Cell, Slot
+from streamhouse.broker.groups.classic import ClassicGroup
+from streamhouse.broker.groups.consumer import ConsumerGroup
+from streamhouse.broker.groups.contract import GroupState
+from streamhouse.broker.groups.registry import Registry
+from streamhouse.core.errors import (
+    CoordinatorNotAvailable,
+    GroupNotEmpty,
+    GroupNotFound,
+    GroupSubscribed,
+    IllegalGeneration,
+    LimitExceeded,
+    OffsetMetadataTooLarge,
+    PartitionNotFound,
+    StaleMemberEpoch,
+    StreamHouseError,
+)
+from streamhouse.core.ids import PartitionKey
+from streamhouse.metadata import checks
+from streamhouse.metadata.contract import CommittedOffset, OffsetCommit
+
+__all__ = ["CommitRequest", "CommittedOffset", "OffsetCommit", "Offsets", "Outcomes"]
+
+_CONSUMER_TYPE = "consumer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitRequest:
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    generation: int
+    """A classic generation or a KIP-848 member epoch; -1 for a commit without membership."""
+    offsets: Sequence[OffsetCommit]
+    knows_epochs: bool = True
+    """Whether the client knows the newer protocol's errors (OffsetCommit v9+)."""
+
+
+Outcomes = dict[PartitionKey, StreamHouseError | None]
+
+
+class Offsets:
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    # Commit.
+
+    async def commit(self, request: CommitRequest) -> Outcomes:
+        """By partition; raises what holds for all of them."""
+        slot = self._registry.slot_for(request.group_id)
+        outcomes: Outcomes = {}
+        good: dict[PartitionKey, OffsetCommit] = {}
+        for commit in request.offsets:
+            outcomes[commit.key] = _fault(request.group_id, commit)
+            if outcomes[commit.key] is None:
+                good[commit.key] = commit
+        missing = await self._registry.bounded(slot, self._commit(slot, request, list(good.values())))
+        for key in missing:
+            outcomes[key] = PartitionNotFound(f"there is no partition {key}")
+        return outcomes
+
+    async def _commit(self, slot: Slot, request: CommitRequest, offsets: list[OffsetCommit]) -> list[PartitionKey]:
+        known = slot.cells.get(request.group_id)
+        if known is None and request.generation >= 0:
+            unknown = GroupNotFound if request.knows_epochs else IllegalGeneration
+            raise unknown(f"there is no group {request.group_id}")
+        cell = known or self._registry.find_or_make(request.group_id)
+        give_up_ms = self._registry.now_ms() + self._registry.options.store_timeout_ms
+        try:
+            async with cell.order:
+                if self._registry.now_ms() >= give_up_ms:
+                    raise CoordinatorNotAvailable("the metadata store takes long")  # and nobody waits any more
+                self._check_commit(cell, request)
+                if not offsets:
+                    return []
+                missing = await self._registry.metadata.commit_offsets(request.group_id, slot.fence, offsets)
+                cell.stored = True
+                return missing
+        finally:
+            self._registry.apply(cell, ())
+
+    def _check_commit(self, cell: Cell, request: CommitRequest) -> None:
+        machine = cell.machine
+        if isinstance(machine, ClassicGroup):
+            effects = machine.check_commit(
+                request.member_id, request.instance_id, request.generation, self._registry.now_ms()
+            )
+            self._registry.apply(cell, effects)
+            return
+        try:
+            machine.check_commit(request.member_id, request.generation)
+        except StaleMemberEpoch as error:
+            if request.knows_epochs:
+                raise
+            raise IllegalGeneration(str(error)) from error
+
+    # Fetch.
+
+    async def fetch(
+        self,
+        group_id: str,
+        *,
+        keys: Sequence[PartitionKey] | None,
+        member_id: str | None = None,
+        member_epoch: int = -1,
+    ) -> Mapping[PartitionKey, CommittedOffset]:
+        """Those of ``keys`` that have one; None: all there are."""
+        slot = self._registry.slot_for(group_id)
+        return await self._registry.bounded(slot, self._fetch(slot, group_id, keys, member_id, member_epoch))
+
+    async def _fetch(
+        self, slot: Slot, group_id: str, keys: Sequence[PartitionKey] | None, member_id: str | None, member_epoch: int
+    ) -> Mapping[PartitionKey, CommittedOffset]:
+        cell = slot.cells.get(group_id)
+        asked = None if keys is None else list(dict.fromkeys(keys))
+        if cell is None:
+            return await self._registry.metadata.fetch_offsets(group_id, asked)
+        async with cell.order:
+            if isinstance(cell.machine, ConsumerGroup) and (member_id is not None or member_epoch >= 0):
+                cell.machine.check_commit(member_id or "", member_epoch)
+            return await self._registry.metadata.fetch_offsets(group_id, asked)
+
+    # Delete.
+
+    async def delete(self, group_id: str, keys: Mapping[PartitionKey, str]) -> Outcomes:
+        """``keys`` with their topics' names. Raises GroupNotFound, GroupNotEmpty (for all of them)."""
+        slot = self._registry.slot_for(group_id)
+        return await self._registry.bounded(slot, self._delete(slot, group_id, keys))
+
+    async def _delete(self, slot: Slot, group_id: str, keys: Mapping[PartitionKey, str]) -> Outcomes:
+        cell = slot.cells.get(group_id)
+        outcomes: Outcomes = {}
+        for key, topic in keys.items():
+            reads = cell is not None and _reads(cell, key, topic)
+            outcomes[key] = GroupSubscribed(f"group {group_id} still reads topic {topic}") if reads else None
+        free = [key for key, error in outcomes.items() if error is None]
+        if cell is None:
+            await self._registry.metadata.delete_offsets(group_id, slot.fence, free)
+            return outcomes
+        if not cell.stored:
+            raise GroupNotFound(f"there is no group {group_id}")
+        async with cell.order:
+            await self._registry.metadata.delete_offsets(group_id, slot.fence, free)
+        return outcomes
+
+
+def _fault(group_id: str, commit: OffsetCommit) -> StreamHouseError | None:
+    try:
+        checks.check_group(group_id, offsets=[commit])
+    except LimitExceeded as error:
+        return OffsetMetadataTooLarge(str(error))
+    except StreamHouseError as error:
+        return error
+    return None
+
+
+def _reads(cell: Cell, key: PartitionKey, topic: str) -> bool:
+    machine = cell.machine
+    if isinstance(machine, ConsumerGroup):
+        return machine.subscribed(key.topic_id)
+    if machine.state is GroupState.EMPTY:
+        return False
+    if machine.protocol_type != _CONSUMER_TYPE:
+        raise GroupNotEmpty(f"group {machine.group_id} has members, and what they read is not known")
+    return classic_state.subscribes(machine, topic)

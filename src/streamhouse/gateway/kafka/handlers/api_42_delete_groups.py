@@ -1,0 +1,28 @@
+"""DeleteGroups (42), versions 0–2: groups without members, with their offsets. 68 with members, 69 if not there."""
+
+from __future__ import annotations
+
+from streamhouse.core.errors import StreamHouseError
+from streamhouse.gateway.kafka.api import Call, Fields, cold_api
+from streamhouse.gateway.kafka.codes import ErrorCode
+from streamhouse.gateway.kafka.wire.message import Message
+
+
+@cold_api(42, (0, 2))
+async def delete_groups(call: Call, request: Message) -> Fields:
+    return {
+        "results": [
+            {"group_id": group_id, "error_code": await _delete(call, group_id)}
+            for group_id in dict.fromkeys(request.groups_names)
+        ]
+    }
+
+
+async def _delete(call: Call, group_id: str) -> int:
+    if not group_id:
+        return ErrorCode.INVALID_GROUP_ID
+    try:
+        await call.broker.groups.inspection.delete(group_id)
+    except StreamHouseError as error:
+        return error.kafka_code
+    return 0

@@ -1,0 +1,38 @@
+"""Topics as the group APIs name them: by name in older versions, by id in newer ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from streamhouse.core.ids import TopicId
+from streamhouse.gateway.kafka.api import Call, Fields
+from streamhouse.gateway.kafka.codes import ErrorCode
+from streamhouse.metadata.contract import Topic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedTopic:
+    name: str
+    topic_id: UUID
+    topic: Topic | None
+    by_id: bool
+
+    @property
+    def fields(self) -> Fields:
+        """As the client named it."""
+        return {"topic_id": self.topic_id} if self.by_id else {"name": self.name}
+
+    @property
+    def unknown_code(self) -> int:
+        return ErrorCode.UNKNOWN_TOPIC_ID if self.by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def by_name(call: Call, name: str) -> NamedTopic:
+    topic = await call.broker.view.find_topic(name)
+    return NamedTopic(name=name, topic_id=UUID(int=0), topic=topic, by_id=False)
+
+
+async def by_id(call: Call, topic_id: UUID) -> NamedTopic:
+    topic = await call.broker.view.find_topic_by_id(TopicId(topic_id))
+    return NamedTopic(name="", topic_id=topic_id, topic=topic, by_id=True)

@@ -1,0 +1,216 @@
+"""The shell on a real store: slots that come and go in the middle of things."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from group_stage import GROUP, SLOT, Stage, code
+
+from streamhouse.broker.groups.contract import MemberRef
+from streamhouse.core.errors import MetadataUnavailable, NotCoordinator
+from streamhouse.metadata.contract import Group, OffsetCommit, SlotFence, slot_of
+
+
+async def test_who_does_not_hold_the_slot_says_so(stage: Stage) -> None:
+    assert await code(stage.first.join()) == 16
+    assert await code(stage.first.groups.offsets.fetch(GROUP, keys=None)) == 16
+    await stage.first.lead()
+    other = next(name for name in map(str, range(100)) if slot_of(name) != SLOT)
+    assert await code(stage.first.join(group=other)) == 16
+
+
+async def test_while_a_slot_is_read_clients_are_told_to_wait(stage: Stage) -> None:
+    lease = await stage.first.lease()
+    asked, go_on = asyncio.Event(), asyncio.Event()
+    list_groups = stage.first.store.list_groups
+
+    async def slowly(slot: object = None) -> list[Group]:
+        asked.set()
+        await go_on.wait()
+        return await list_groups(SLOT)
+
+    stage.first.store.list_groups = slowly  # type: ignore[method-assign, assignment]
+    gaining = asyncio.create_task(stage.first.groups.gained(lease, guard=stage.first.guard))
+    await asked.wait()
+    assert await code(stage.first.join()) == 14
+    assert await code(stage.first.groups.offsets.fetch(GROUP, keys=None)) == 14
+    go_on.set()
+    await gaining
+    assert (await stage.first.join()).generation == 1
+
+
+async def test_a_take_over_needs_no_rebalance_and_keeps_the_generation(stage: Stage) -> None:
+    lease = await stage.first.lead()
+    joined = await stage.first.stable_member()
+    await stage.take_over(lease)
+    assert await stage.second.heartbeat(joined.member_id, joined.generation) == 0
+    again = await stage.second.sync(joined.member_id, joined.generation)
+    assert again.assignment == b"all"
+
+
+async def test_a_take_over_before_the_assignment_goes_on_with_the_same_generation(stage: Stage) -> None:
+    lease = await stage.first.lead()
+    joined = await stage.first.join()
+    await stage.take_over(lease)
+    synced = await stage.second.sync(joined.member_id, joined.generation, (joined.member_id, b"mine"))
+    assert synced.assignment == b"mine"
+
+
+async def test_a_generation_is_never_given_twice(stage: Stage) -> None:
+    lease = await stage.first.lead()
+    joined = await stage.first.stable_member()
+    await stage.first.groups.members.leave(GROUP, [_ref(joined.member_id)])
+    await _saved(stage)
+    await stage.take_over(lease)
+    later = await stage.second.join()
+    assert later.generation > joined.generation + 1  # the group that became empty was a generation, too
+
+
+async def test_r1_one_who_lost_the_slot_without_noticing_commits_nothing(stage: Stage) -> None:
+    key = (await stage.topic()).partition_keys()[0]
+    lease = await stage.first.lead()
+    joined = await stage.first.stable_member()
+    assert await stage.first.commit(7, key, member_id=joined.member_id, generation=joined.generation) == 0
+    await stage.take_over(lease)
+    late = stage.first.commit(9, key, member_id=joined.member_id, generation=joined.generation)
+    assert await code(late) == 16
+    assert stage.first.dropped == [SLOT]
+    assert await code(stage.first.fetch(key)) == 16
+    assert await stage.second.fetch(key) == 7
+
+
+async def test_r1_one_who_lost_the_slot_without_noticing_begins_no_generation(stage: Stage) -> None:
+    lease = await stage.first.lead()
+    await stage.first.stable_member()
+    await stage.take_over(lease)
+    joining = asyncio.create_task(stage.first.join())
+    await asyncio.sleep(0)
+    stage.pass_time(10_000)  # the silent member is out, and the generation begins
+    assert await code(joining) == 16
+    assert stage.first.dropped == [SLOT]
+
+
+async def test_r20_no_answer_once_the_lease_may_have_run_out(stage: Stage) -> None:
+    key = (await stage.topic()).partition_keys()[0]
+    await stage.first.lead()
+    joined = await stage.first.stable_member()
+    waiting = asyncio.create_task(stage.first.join())
+    await asyncio.sleep(0)
+    stage.first.guard.held = False
+    assert await stage.first.heartbeat(joined.member_id, joined.generation) == 16
+    assert await code(stage.first.fetch(key)) == 16
+    stage.first.groups.lost(SLOT)
+    assert await code(waiting) == 16
+
+
+async def test_r20_a_lease_that_ends_during_a_commit_ends_its_answer(stage: Stage) -> None:
+    key = (await stage.topic()).partition_keys()[0]
+    await stage.first.lead()
+    commit_offsets = stage.first.store.commit_offsets
+
+    async def then_expire(group_id: str, fence: SlotFence, offsets: list[OffsetCommit]) -> object:
+        missing = await commit_offsets(group_id, fence, offsets)
+        stage.first.guard.held = False
+        return missing
+
+    stage.first.store.commit_offsets = then_expire  # type: ignore[method-assign, assignment]
+    assert await code(stage.first.commit(3, key)) == 16
+
+
+async def test_handing_a_slot_over_sends_those_who_wait_on_and_saves_the_rest(stage: Stage) -> None:
+    lease = await stage.first.lead()
+    joined = await stage.first.stable_member()
+    waiting = asyncio.create_task(stage.first.join())
+    await asyncio.sleep(0)
+    await stage.first.groups.losing(SLOT)
+    with pytest.raises(NotCoordinator):
+        await waiting
+    assert await stage.first.heartbeat(joined.member_id, joined.generation) == 16
+    await stage.take_over(lease)
+    assert await stage.second.heartbeat(joined.member_id, joined.generation) == 0
+
+
+async def test_a_lost_slot_ends_every_wait(stage: Stage) -> None:
+    await stage.first.lead()
+    leader = await stage.first.stable_member()
+    waiting = [asyncio.create_task(stage.first.join()) for _ in range(3)]
+    await asyncio.sleep(0)
+    stage.first.groups.lost(SLOT)
+    assert [await code(task) for task in waiting] == [16, 16, 16]
+    assert stage.first.groups.registry.group_count == 0
+    assert await stage.first.heartbeat(leader.member_id, leader.generation) == 16
+
+
+async def test_a_store_that_is_away_makes_members_ask_again_and_loses_nothing(stage: Stage) -> None:
+    await stage.first.lead()
+    save_group = stage.first.store.save_group
+    failures = 0
+
+    async def fail_twice(*args: object, **kwargs: object) -> Group:
+        nonlocal failures
+        failures += 1
+        if failures <= 2:
+            raise MetadataUnavailable("away")
+        return await save_group(*args, **kwargs)  # type: ignore[arg-type]
+
+    stage.first.store.save_group = fail_twice  # type: ignore[method-assign]
+    assert await code(stage.first.join()) == 15
+    (member,) = stage.first.groups.registry.find(GROUP).machine.roster  # type: ignore[union-attr]
+    cell = stage.first.groups.registry.find(GROUP)
+    assert cell is not None
+    assert cell.saving is not None  # it goes on trying
+    await cell.saving
+    assert await code(stage.first.join(member.member_id)) == 0
+    (row,) = await stage.first.store.list_groups(SLOT)
+    assert (row.generation, row.member_count) == (1, 1)
+
+
+async def test_a_group_that_cannot_be_read_keeps_its_generation_and_offsets(stage: Stage) -> None:
+    key = (await stage.topic()).partition_keys()[0]
+    lease = await stage.first.lead()
+    joined = await stage.first.stable_member()
+    assert await stage.first.commit(5, key, member_id=joined.member_id, generation=joined.generation) == 0
+    await stage.first.store.save_group(
+        GROUP, SlotFence(slot=SLOT, epoch=lease.epoch), generation=41, member_count=1, payload=b"\xff rubbish"
+    )
+    await stage.take_over(lease)
+    assert await stage.second.fetch(key) == 5
+    assert (await stage.second.join()).generation == 42
+
+
+async def test_members_expire_by_the_clock_alone(stage: Stage) -> None:
+    await stage.first.lead()
+    joined = await stage.first.stable_member()
+    stage.pass_time(9_999)
+    assert await stage.first.heartbeat(joined.member_id, joined.generation) == 0
+    stage.pass_time(10_000)
+    assert await stage.first.heartbeat(joined.member_id, joined.generation) == 25
+
+
+async def test_a_member_has_its_whole_session_after_a_take_over(stage: Stage) -> None:
+    lease = await stage.first.lead()
+    joined = await stage.first.stable_member()
+    stage.pass_time(9_000)
+    await stage.take_over(lease)
+    stage.pass_time(9_000)
+    assert await stage.second.heartbeat(joined.member_id, joined.generation) == 0
+
+
+async def test_made_up_groups_leave_nothing_behind(stage: Stage) -> None:
+    await stage.first.lead()
+    assert await code(stage.first.join(protocols=())) == 23
+    assert await code(stage.first.join(known_id_required=True)) == 79
+    assert stage.first.groups.registry.group_count == 1
+    stage.pass_time(10_000)
+    assert stage.first.groups.registry.group_count == 0
+
+
+def _ref(member_id: str) -> MemberRef:
+    return MemberRef(member_id=member_id)
+
+
+async def _saved(stage: Stage) -> None:
+    cell = stage.first.groups.registry.find(GROUP)
+    while cell is not None and cell.saving is not None:
+        await asyncio.wait({cell.saving})
