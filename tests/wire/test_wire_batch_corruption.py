@@ -66,7 +66,7 @@ def test_flips_of_base_offset_and_epoch_change_those_fields_and_no_other() -> No
         assert changed == ({"base_offset"} if place < 8 else {"partition_leader_epoch"})
 
 
-BATCH_FIELDS = read_header(sample_batch(1)).__slots__
+BATCH_FIELDS = read_header(sample_batch(1))._fields
 
 
 @pytest.mark.parametrize("codec", CODECS)
