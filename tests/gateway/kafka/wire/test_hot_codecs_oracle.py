@@ -298,8 +298,7 @@ def test_damaged_requests_are_refused_or_read_and_never_crash(read: Any, api: st
     for cut in {0, len(body) - 1, rng.randrange(len(body))}:
         with pytest.raises(MalformedRequest):
             read(version, memoryview(bytes(body[:cut])))
-    with pytest.raises(MalformedRequest):
-        read(version, memoryview(bytes(body) + b"\0"))
+    assert read(version, memoryview(bytes(body) + b"\0")) == read(version, memoryview(bytes(body)))
     for _ in range(10):
         body[rng.randrange(len(body))] = rng.choice((0, 0x7F, 0x80, 0xFF, rng.randrange(256)))
         with suppress(MalformedRequest):

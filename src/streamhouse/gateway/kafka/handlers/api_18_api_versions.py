@@ -30,11 +30,9 @@ _bodies: dict[tuple[int, int], bytes] = {}
 def api_versions(call: Call, body: memoryview) -> Buffers:
     reader = Reader(body)
     if call.version < _FIRST_FLEXIBLE:
-        reader.expect_end()
         return (_ranges(call.version),)
     name, version = reader.string(True), reader.string(True)
     reader.skip_tags()
-    reader.expect_end()
     if _SOFTWARE.fullmatch(name) is None or _SOFTWARE.fullmatch(version) is None:
         return (encode(call.version, ErrorCode.INVALID_REQUEST, ()),)
     call.client.software_name, call.client.software_version = name, version

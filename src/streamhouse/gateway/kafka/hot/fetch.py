@@ -112,7 +112,6 @@ def read_request(version: int, body: memoryview) -> FetchRequest:
     rack_id = reader.string(flexible) if version >= _WITH_RACK else ""
     if flexible:
         replica_id = _read_tags(version, reader, replica_id)
-    reader.expect_end()
     return FetchRequest(
         replica_id,
         max_wait_ms,

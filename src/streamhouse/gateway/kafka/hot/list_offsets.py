@@ -69,7 +69,6 @@ def read_request(version: int, body: memoryview) -> ListOffsetsRequest:
     timeout_ms = reader.int32() if version >= _WITH_TIMEOUT else 0
     if flexible:
         reader.skip_tags()
-    reader.expect_end()
     return ListOffsetsRequest(replica_id, isolation_level, topics, timeout_ms)
 
 

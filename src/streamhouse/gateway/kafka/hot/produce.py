@@ -72,7 +72,6 @@ def read_request(version: int, body: memoryview) -> ProduceRequest:
         topics.append(TopicData(raw, name, topic_id, partitions))
     if flexible:
         reader.skip_tags()
-    reader.expect_end()
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 

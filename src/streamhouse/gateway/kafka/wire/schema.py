@@ -1,7 +1,7 @@
 """Read and write any message of the table. A plan of closures is made at the first use of a message's version.
 
 Reading is bounded by Reader; nesting is as deep as the schema, never as the bytes. What a version has in tagged fields
-that we do not know is stepped over; bytes after the last field mean that the request was not understood.
+that we do not know is stepped over.
 Writing refuses names that no version of the message has: that is a bug in a handler. Fields that this version lacks are
 left out, and missing ones are written as their default.
 """
@@ -41,7 +41,9 @@ _ZEROS: Final[dict[str, Any]] = {
 
 
 def read_request(key: int, version: int, body: memoryview) -> Message:
-    return _read_whole(f"{key}.request", version, body)
+    """Bytes behind the last field are left alone, as Kafka does: librdkafka sends some after a Metadata for all."""
+    made: Message = _struct_reader_of(f"{key}.request", version)(Reader(body))
+    return made
 
 
 def write_response(key: int, version: int, fields: _Values) -> bytes:
