@@ -1,7 +1,13 @@
 """The Kafka door.
 
-api.py       what an API is: versions, handler, how it registers itself
-wire/        bytes ↔ messages; bounded
-handlers/    one file per API, named by key and name
-server.py    listeners; connection.py: frames in, ordered answers out
+server.py       listeners; start and stop
+door.py         what connections share: limits, counters, who overstays
+connection.py   one client: frames in, answers out, when to read and when not
+inbox.py        bytes → frames      answers.py  answers in order      budget.py  memory of all requests together
+dispatch.py     frame → handler     complaints.py  what the log says of clients
+api.py          what an API is: versions, handler, how it registers itself
+handlers/       one file per API, named by key and name
+hot/            hand-written codecs of the requests that carry the data
+wire/           bytes ↔ messages by the schema table; bounded
+codes.py        Kafka's error codes by name
 """

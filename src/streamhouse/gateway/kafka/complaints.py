@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 logger = logging.getLogger("streamhouse.kafka")
@@ -12,25 +13,32 @@ LINES: Final = 20
 WINDOW_S: Final = 10.0
 
 
+@dataclass(slots=True)
+class _Window:
+    since: float
+    said: int = 0
+    left_out: int = 0
+
+
 class Complaints:
-    """At most LINES lines in WINDOW_S seconds; those left out are counted in the next window's first."""
+    """At most LINES lines of one level in WINDOW_S seconds, so that many bad clients do not hide one bug of ours; those
+    left out are counted in the next window."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._since = now()
-        self._said = 0
-        self._left_out = 0
+        self._windows: dict[int, _Window] = {}
 
     def say(self, level: int, text: str, *, error: BaseException | None = None) -> None:
         if not logger.isEnabledFor(level):
             return
         now = self._now()
-        if now - self._since >= WINDOW_S:
-            if self._left_out:
-                logger.warning("%d more complaints about clients were left out", self._left_out)
-            self._since, self._said, self._left_out = now, 0, 0
-        if self._said >= LINES:
-            self._left_out += 1
+        window = self._windows.setdefault(level, _Window(now))
+        if now - window.since >= WINDOW_S:
+            if window.left_out:
+                logger.log(level, "%d more lines like these were left out", window.left_out)
+            window.since, window.said, window.left_out = now, 0, 0
+        if window.said >= LINES:
+            window.left_out += 1
             return
-        self._said += 1
+        window.said += 1
         logger.log(level, "%s", text, exc_info=error)

@@ -233,9 +233,10 @@ class Connection(asyncio.BufferedProtocol):
     # Reading or not.
 
     def _settle_reading(self) -> None:
-        if self._closing:
-            return
         inbox, budget = self._inbox, self._door.budget
+        if self._closing:
+            inbox.clear()
+            return
         inbox.park()
         waits = self._must_wait()
         budget.hold(self, inbox.capacity, receiving=inbox.capacity > 0 and not waits)
