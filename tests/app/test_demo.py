@@ -116,6 +116,9 @@ async def test_s1_19_the_story_on_postgres_and_s3(
     assert shown.count("agent-us-east-1c") == len(PARTITIONS)
 
 
+ANY_PORT = ("--kafka-listen", "127.0.0.1:0")
+
+
 def test_the_demo_shows_tables_on_stdout_and_remarks_on_stderr(tmp_path: Path) -> None:
     done = streamhouse("demo", "--data-dir", str(tmp_path), *QUICK_FLAGS)
     assert done.returncode == 0, done.stderr
@@ -136,7 +139,7 @@ def test_the_demo_in_an_impossible_directory_is_one_line(tmp_path: Path) -> None
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_dev_loads_the_demo_and_stops_in_order(tmp_path: Path, number: signal.Signals) -> None:
     with subprocess.Popen(
-        [sys.executable, "-m", "streamhouse", "dev", "--demo", "--data-dir", str(tmp_path)],
+        [sys.executable, "-m", "streamhouse", "dev", "--demo", "--data-dir", str(tmp_path), *ANY_PORT],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -207,7 +207,7 @@ BROKEN: dict[str, dict[str, object]] = {
     "kafka.listen": {"kafka.listen": "0.0.0.0:9092", "kafka.allow_remote": True},
     "kafka.enabled": {"kafka.enabled": True, "embedded_agent": False},
     "group.min_session_timeout": {"group.min_session_timeout": "10s", "group.max_session_timeout": "9s"},
-    "group.consumer_heartbeat_interval": {"group.consumer_heartbeat_interval": "45s"},
+    "group.consumer_heartbeat": {"group.consumer_heartbeat": "45s"},
     "durability": {"durability": "wal", "metadata.url": "postgresql://u:hush@host/db"},
 }
 

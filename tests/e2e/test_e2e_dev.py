@@ -1,7 +1,7 @@
 """The single node as a person runs it: the installed `streamhouse dev`, stopped, killed, started twice.
 
-`dev` has no network port yet, so what is written goes through an agent with a door on the same directory; what is
-judged is what `streamhouse dev` itself makes of that directory.
+What is written goes through an agent with a door on the same directory; what is judged is what `streamhouse dev` itself
+makes of that directory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ async def written(stage: Stage, node: Agent, count: int) -> list[str]:
 
 
 def dev(stage: Stage, name: str = "dev") -> Process:
-    return stage.command(name, "dev", "--data-dir", stage.settings["data_dir"])
+    return stage.command(name, "dev", "--data-dir", stage.settings["data_dir"], "--kafka-listen", "127.0.0.1:0")
 
 
 async def runs(process: Process) -> None:

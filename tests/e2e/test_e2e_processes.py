@@ -25,7 +25,8 @@ async def test_s3_6_an_installed_agent_joins_and_leaves_and_a_server_without_one
 ) -> None:
     async with fleet_stage(tmp_path, postgres_database, s3_service, SHORT_LEASES) as stage:
         server = installed(stage, "server", "server", DISABLE_EMBEDDED_AGENT="1")
-        agent = installed(stage, "agent", "agent", "--agent-id", "agent-1", "--agent-zone", "zone-a")
+        flags = ("--agent-id", "agent-1", "--agent-zone", "zone-a", "--kafka-listen", "127.0.0.1:0")
+        agent = installed(stage, "agent", "agent", *flags)
         server.start()
         agent.start()
         await eventually("the server is ready", lambda: "\nready; " in server.output())

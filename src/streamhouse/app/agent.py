@@ -1,7 +1,8 @@
 """One agent: WAL, leased log, reader and membership, put together and taken apart in the right order.
 
-    start   WAL recovered → store bound to its durability (R2) → log and reader → membership takes leases
-    stop    membership hands its partitions over, flushing each (S3.17) → log → WAL
+    start   WAL recovered → store bound to its durability (R2) → log and reader → Kafka's sockets bound
+            → membership takes leases → clients are let in
+    stop    membership hands its partitions over, flushing each (S3.17) → clients are disconnected → log → WAL
 
 Owns the order and the wiring; decides nothing about records or leases.
 """
@@ -16,10 +17,12 @@ from pathlib import Path
 from typing import Final
 
 from streamhouse.app.adoptions import Adoptions
+from streamhouse.app.kafka import BrokerParts, KafkaDoor, make_broker, make_groups, make_view
 from streamhouse.app.ownership import LogOwner
 from streamhouse.app.requests import FlushRequests
 from streamhouse.app.stores import Stores
 from streamhouse.app.topics import TopicWatch
+from streamhouse.broker.broker import Broker
 from streamhouse.cluster.contract import Mode, Timings
 from streamhouse.cluster.member import Member
 from streamhouse.core.clock import Clock
@@ -65,6 +68,7 @@ class Surroundings:
     on_fatal: Callable[[Exception], None]
     """Told once when the agent cannot go on: its disk failed, or another process runs under its name."""
     wal_dir: Path
+    kafka: bool
 
     @property
     def durability(self) -> Durability:
@@ -90,6 +94,8 @@ class Agent:
         self.log = log
         self.reader = reader
         self.member = member
+        self.kafka: KafkaDoor | None = None
+        """None unless it was asked for."""
         self.left_behind = ""
         """After ``stop``: what is not in the log, in one line for people."""
         self._recovered = recovered
@@ -108,8 +114,9 @@ class Agent:
         randomness: Randomness,
         on_fatal: Callable[[Exception], None],
         wal_dir: Path | None = None,
+        kafka: bool = False,
     ) -> Agent:
-        """``wal_dir``: another WAL than the settings', for several agents in one process.
+        """``wal_dir``: another WAL than the settings', for several agents in one process. ``kafka``: with a Kafka door.
 
         If it raises, nothing is left behind.
         """
@@ -121,12 +128,29 @@ class Agent:
             randomness=randomness,
             on_fatal=on_fatal,
             wal_dir=wal_dir or settings.wal.dir,
+            kafka=kafka,
         )
         async with AsyncExitStack() as parts:
             agent = await _assemble(around, parts)
-            await agent.member.start()
+            await agent._join()
             agent._parts = parts.pop_all()
             return agent
+
+    async def _join(self) -> None:
+        door = self.kafka
+        if door is None:
+            await self.member.start()
+            return
+        await door.bind()
+        await self.member.start(address=door.address)
+        try:
+            assert self.member.agent is not None
+            await door.broker.view.start(self.member.agent, door.endpoints)
+            door.broker.groups.start()
+            await door.open()
+        except BaseException:
+            await self.member.stop()
+            raise
 
     async def stop(self, *, graceful: bool = True) -> None:
         """Graceful: everything acknowledged is in the log and the partitions are handed over when this returns, or
@@ -204,8 +228,7 @@ async def _assemble(around: Surroundings, parts: AsyncExitStack) -> Agent:
     adoptions = _adoptions(around, parts, log, member)
     adoptions.start()
     parts.push_async_callback(adoptions.close)
-    owner.attach(log=log, member=member, topics=topics)
-    return Agent(
+    agent = Agent(
         wal=wal,
         recovered=recovered,
         log=log,
@@ -213,6 +236,43 @@ async def _assemble(around: Surroundings, parts: AsyncExitStack) -> Agent:
         member=member,
         stop_timeout_s=settings.agent.stop_timeout_ms / 1000,
         wal_dir=around.wal_dir,
+    )
+    if not around.kafka:
+        owner.attach(log=log, member=member, topics=topics)
+        return agent
+    broker = _broker(around, parts, agent, owner)
+    owner.attach(log=log, member=member, topics=topics, routes=broker.view, slots=broker.groups)
+    agent.kafka = KafkaDoor(settings, broker)
+    parts.push_async_callback(agent.kafka.close)
+    return agent
+
+
+def _broker(around: Surroundings, parts: AsyncExitStack, agent: Agent, owner: LogOwner) -> Broker:
+    settings, metadata = around.settings, around.stores.metadata
+    view = make_view(settings, metadata, agent_id=around.identity.agent_id, durability=around.durability)
+    parts.push_async_callback(view.close)
+    groups = make_groups(
+        settings,
+        metadata,
+        view=view,
+        clock=around.clock,
+        randomness=around.randomness,
+        on_dropped=owner.dropped,
+    )
+    parts.push_async_callback(groups.close)
+    return make_broker(
+        BrokerParts(
+            settings=settings,
+            metadata=metadata,
+            clock=around.clock,
+            randomness=around.randomness,
+            durability=around.durability,
+            log=agent.log,
+            reader=agent.reader,
+            member=agent.member,
+            view=view,
+            groups=groups,
+        )
     )
 
 

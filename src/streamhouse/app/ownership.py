@@ -1,54 +1,99 @@
-"""What a lease means here: a partition of the leased log to open, to close in order, or to drop.
+"""What a lease means here: a partition of the leased log, or a coordinator's groups, to open, to close, or to drop.
 
-Coordinator slots are held like partitions; what they coordinate joins with consumer groups.
+Whoever routes clients hears of it too: of a beginning once it is open, of an end before it is closed.
 """
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from streamhouse.app.topics import TopicWatch
 from streamhouse.cluster.contract import Loss
+from streamhouse.cluster.lease_table import LeaseGuard
 from streamhouse.cluster.member import Member
 from streamhouse.core.ids import PartitionKey
 from streamhouse.log.leased.log import LeasedLog
-from streamhouse.metadata.contract import Lease, LeaseKey
+from streamhouse.metadata.contract import Lease, LeaseKey, SlotKey
+
+
+class Routes(Protocol):
+    """Told what is served here."""
+
+    def gained(self, lease: Lease) -> None: ...
+    def ended(self, key: LeaseKey) -> None: ...
+
+
+class Slots(Protocol):
+    """What coordinator slots are for."""
+
+    async def gained(self, lease: Lease, *, guard: LeaseGuard) -> None: ...
+    async def losing(self, slot: SlotKey) -> None: ...
+    def lost(self, slot: SlotKey) -> None: ...
 
 
 class LogOwner:
-    """Stands between cluster and log, which do not know each other."""
+    """Stands between the cluster and what its leases protect, which do not know each other."""
 
     def __init__(self) -> None:
         self._log: LeasedLog | None = None
         self._member: Member | None = None
         self._topics: TopicWatch | None = None
+        self._routes: Routes | None = None
+        self._slots: Slots | None = None
 
-    def attach(self, *, log: LeasedLog, member: Member, topics: TopicWatch) -> None:
+    def attach(
+        self,
+        *,
+        log: LeasedLog,
+        member: Member,
+        topics: TopicWatch,
+        routes: Routes | None = None,
+        slots: Slots | None = None,
+    ) -> None:
+        """Without ``slots``, coordinator slots are held and nothing is done with them."""
         self._log, self._member, self._topics = log, member, topics
+        self._routes, self._slots = routes, slots
 
     async def gained(self, lease: Lease) -> None:
         log, member = self._parts()
-        if not isinstance(lease.key, PartitionKey):
-            return
-        assert self._topics is not None
-        topic = await self._topics.get(lease.key.topic_id)
-        await log.open_partition(lease, topic, guard=member.lease_table.guard(lease.key))
+        guard = member.lease_table.guard(lease.key)
+        if isinstance(lease.key, PartitionKey):
+            assert self._topics is not None
+            topic = await self._topics.get(lease.key.topic_id)
+            await log.open_partition(lease, topic, guard=guard)
+        elif self._slots is not None:
+            await self._slots.gained(lease, guard=guard)
+        if self._routes is not None and guard.valid():
+            self._routes.gained(lease)
 
     async def losing(self, key: LeaseKey) -> int:
         log, _ = self._parts()
-        if not isinstance(key, PartitionKey):
-            return 0
-        next_offset = await log.close_partition(key)
-        log.drop_partition(key, "its leadership was handed over")
-        return next_offset
+        self._end_route(key)
+        if isinstance(key, PartitionKey):
+            next_offset = await log.close_partition(key)
+            log.drop_partition(key, "its leadership was handed over")
+            return next_offset
+        if self._slots is not None:
+            await self._slots.losing(key)
+        return 0
 
     def lost(self, key: LeaseKey, reason: Loss) -> None:
         log, _ = self._parts()
+        self._end_route(key)
         if isinstance(key, PartitionKey):
             log.drop_partition(key, f"its lease is {reason.value}")
+        elif self._slots is not None:
+            self._slots.lost(key)
 
-    def dropped(self, key: PartitionKey, reason: str) -> None:
-        """The log gave a partition up by itself; the lease must not outlive it."""
+    def dropped(self, key: LeaseKey, reason: str) -> None:
+        """The log, or the coordinator, gave it up by itself; the lease must not outlive that."""
         _, member = self._parts()
+        self._end_route(key)
         member.give_up(key, reason)
+
+    def _end_route(self, key: LeaseKey) -> None:
+        if self._routes is not None:
+            self._routes.ended(key)
 
     def _parts(self) -> tuple[LeasedLog, Member]:
         assert self._log is not None, "attach comes before the member starts"

@@ -85,6 +85,7 @@ class StreamHouse:
         """Open on ``settings``, or on settings loaded as the command line does, with ``chosen`` as flags.
 
         A setting's keyword is its key with underscores: ``data_dir="./data"``, ``metadata_url="postgresql://…"``.
+        ``kafka_enabled=True`` also lets Kafka clients in, at ``kafka_addresses``.
         """
         clock, randomness = clock or SystemClock(), randomness or SystemRandomness()
         if settings is None:
@@ -101,6 +102,7 @@ class StreamHouse:
                     clock=clock,
                     randomness=randomness,
                     on_fatal=sh._failed,
+                    kafka=settings.kafka.enabled is True,
                 )
             try:
                 yield sh
@@ -115,6 +117,12 @@ class StreamHouse:
         if self._agent is None:
             raise ConfigError("no agent runs in this process", hint="open it with embedded_agent=True")
         return self._agent
+
+    @property
+    def kafka_addresses(self) -> list[str]:
+        """host:port of every listener for Kafka clients; none unless ``kafka_enabled``."""
+        door = None if self._agent is None else self._agent.kafka
+        return [] if door is None else door.addresses
 
     async def wait_fatal(self) -> Exception:
         """Returns when the agent cannot go on, and why."""

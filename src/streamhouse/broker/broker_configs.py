@@ -30,8 +30,8 @@ def describe_group(settings: Settings) -> list[Description]:
         _row(
             "consumer.heartbeat.interval.ms",
             ConfigType.INT,
-            str(group.consumer_heartbeat_interval_ms),
-            "The setting group.consumer_heartbeat_interval, the same for every group.",
+            str(group.consumer_heartbeat_ms),
+            "The setting group.consumer_heartbeat, the same for every group.",
         ),
         _row(
             "consumer.session.timeout.ms",
@@ -76,8 +76,8 @@ def _kafka_rows(settings: Settings, node_id: int, listeners: str) -> list[Descri
         _row(
             "max.connections.per.ip",
             ConfigType.INT,
-            str(kafka.max_connections_per_address),
-            "The setting kafka.max_connections_per_address.",
+            str(kafka.max_connections_per_ip),
+            "The setting kafka.max_connections_per_ip.",
         ),
         _row(
             "max.incremental.fetch.session.cache.slots",

@@ -76,9 +76,8 @@ class ClusterView:
         liveness_timeout_ms: int,
         heartbeat_interval_ms: int,
         alone: bool = False,
-        endpoints: Mapping[str, Endpoint] | None = None,
     ) -> None:
-        """``alone``: no other agent can be there. ``endpoints``: how clients of each listener reach this agent."""
+        """``alone``: no other agent can be there."""
         self.cluster_id = ""
         self.node_id = -1
         self._metadata = metadata
@@ -86,7 +85,7 @@ class ClusterView:
         self._liveness_timeout_ms = liveness_timeout_ms
         self._poll_s = min(heartbeat_interval_ms / 1000, _LONGEST_AGENT_POLL_S)
         self._alone = alone
-        self._endpoints = dict(endpoints or {})
+        self._endpoints: Mapping[str, Endpoint] = {}
         self._me: Node | None = None
         self._nodes: tuple[Node, ...] = ()
         self._by_agent: dict[str, Node] = {}
@@ -101,8 +100,12 @@ class ClusterView:
         self._doubt = Doubt()
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def start(self, me: Agent) -> None:
-        """``me``: this agent as registered. Everything is known when it returns."""
+    async def start(self, me: Agent, endpoints: Mapping[str, Endpoint] | None = None) -> None:
+        """Everything is known when it returns.
+
+        ``me``: this agent as registered. ``endpoints``: how clients of each listener reach it.
+        """
+        self._endpoints = dict(endpoints or {})
         self.cluster_id = cluster_id_text((await self._metadata.cluster_info()).cluster_id.bytes)
         self.node_id = me.node_id
         self._me = _node(me)

@@ -56,7 +56,16 @@ _BY_ERROR: Final[Mapping[type[errors.StreamHouseError], ExitCode]] = {
     errors.Conflict: ExitCode.CONFLICT,
 }
 
+_BY_STATUS: Final[Mapping[int, ExitCode]] = {
+    400: ExitCode.USAGE,
+    403: ExitCode.DENIED,
+    404: ExitCode.NOT_FOUND,
+    409: ExitCode.CONFLICT,
+}
+"""For errors of branches without a code of their own, such as those of consumer groups."""
+
 
 def exit_code_for(error: type[errors.StreamHouseError]) -> ExitCode:
-    """The code of the nearest class up the error tree that has one."""
-    return next(_BY_ERROR[each] for each in error.__mro__ if each in _BY_ERROR)
+    """The code of the nearest class up the error tree that has one, below the root."""
+    found = next(_BY_ERROR[each] for each in error.__mro__ if each in _BY_ERROR)
+    return _BY_STATUS.get(error.http_status, found) if found is ExitCode.FAILURE else found

@@ -152,11 +152,14 @@ class Member:
 
     # Beginning and end.
 
-    async def start(self) -> None:
+    async def start(self, *, address: str | None = None) -> None:
         """Register and begin. A single node has opened everything when this returns; a fleet's agent goes on from here.
 
+        ``address``: where clients reach this agent, if that was not known when the member was made.
         Raises what registering raises, AgentSuperseded and MetadataUnavailable among it; nothing is left behind then.
         """
+        if address is not None:
+            self._info = replace(self._info, address=address)
         await self._register()
         if self._mode is Mode.SINGLE_NODE:
             try:

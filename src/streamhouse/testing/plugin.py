@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -49,15 +50,15 @@ def streamhouse_options(tmp_path: Path) -> dict[str, Any]:
     return {"data_dir": str(tmp_path / "streamhouse")}
 
 
-@pytest.fixture
-def streamhouse(streamhouse_options: dict[str, Any]) -> Iterator[RunningStreamHouse]:
-    """A running platform. Override ``streamhouse_options`` to run it on other settings."""
+@contextmanager
+def running(options: Mapping[str, Any]) -> Iterator[RunningStreamHouse]:
+    """A platform opened with ``options``, for as long as the block lasts."""
     from streamhouse.app.platform import StreamHouse
 
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="streamhouse", daemon=True)
     thread.start()
-    opened = StreamHouse.open(**streamhouse_options)
+    opened = StreamHouse.open(**options)
     try:
         api = asyncio.run_coroutine_threadsafe(opened.__aenter__(), loop).result(_TIMEOUT_S)
         try:
@@ -69,3 +70,11 @@ def streamhouse(streamhouse_options: dict[str, Any]) -> Iterator[RunningStreamHo
         loop.call_soon_threadsafe(loop.stop)
         thread.join(_TIMEOUT_S)
         loop.close()
+
+
+@pytest.fixture
+def streamhouse(streamhouse_options: dict[str, Any]) -> Iterator[RunningStreamHouse]:
+    """A running platform. Override ``streamhouse_options`` to run it on other settings: with ``kafka_enabled`` and
+    ``kafka_listen="127.0.0.1:0"``, Kafka clients connect to ``streamhouse.api.kafka_addresses``."""
+    with running(streamhouse_options) as platform:
+        yield platform

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -54,11 +57,19 @@ def _run(settings: Settings, name: str, *, demo: bool = False) -> None:
     from streamhouse.app.process import run_until_stopped
 
     note(f"streamhouse {name} starts")
+    settings = _with_kafka(settings)
     ended = asyncio.run(run_until_stopped(settings, ready=lambda sh: _ready(sh, settings, demo=demo)))
     if ended.failure is not None:
         note(f"error: {ended.failure}")
         raise typer.Exit(ExitCode.FAILURE)
     note(f"stopped: {ended.left_behind or 'everything acknowledged is in the log'}")
+
+
+def _with_kafka(settings: Settings) -> Settings:
+    """A process of the platform serves Kafka clients unless told otherwise, if it has an agent to serve them with."""
+    if settings.kafka.enabled is not None:
+        return settings
+    return replace(settings, kafka=replace(settings.kafka, enabled=settings.embedded_agent))
 
 
 async def _ready(sh: StreamHouse, settings: Settings, *, demo: bool) -> None:
@@ -72,24 +83,41 @@ async def _ready(sh: StreamHouse, settings: Settings, *, demo: bool) -> None:
             [each.topic, each.partition, each.high_watermark, each.records_read, each.last_value] for each in loaded
         ]
         show_table(columns, [[str(cell) for cell in row] for row in rows])
-    note(_first_thing(settings))
+    note("ready; Ctrl-C or SIGTERM stops it in order")
+    if sh.kafka_addresses:
+        note(first_steps(sh.kafka_addresses[0], topic="orders" if demo else "first"))
 
 
-def _first_thing(settings: Settings) -> str:
+def first_steps(address: str, *, topic: str) -> str:
+    """What to paste into another terminal. Works as it stands, which a test checks; so nothing is indented."""
     return f"""
-ready; Ctrl-C or SIGTERM stops it in order. The Kafka, REST and gRPC ports join next; until then, stop it and try:
+Write and read with kcat:
 
-  .venv/bin/python - <<'PY'
-  import asyncio
-  from streamhouse import StreamHouse
+echo hello | kcat -P -b {address} -t {topic} -p 0
+kcat -C -b {address} -t {topic} -p 0 -o -5 -e
 
-  async def main():
-      async with StreamHouse.open(data_dir="{settings.data_dir}") as sh:
-          for record in (await sh.read("orders", partition=0, offset=0))[:5]:
-              print(record.offset, record.value)
+or from Python, with `pip install confluent-kafka`:
 
-  asyncio.run(main())
-  PY"""
+{_python()} - <<'PY'
+from confluent_kafka import Consumer, Producer
+
+producer = Producer({{"bootstrap.servers": "{address}"}})
+producer.produce("{topic}", key="k", value="hello from Python")
+producer.flush()
+
+consumer = Consumer({{"bootstrap.servers": "{address}", "group.id": "me", "auto.offset.reset": "earliest"}})
+consumer.subscribe(["{topic}"])
+for message in consumer.consume(1, timeout=10):
+    print(message.topic(), message.partition(), message.offset(), message.value())
+consumer.close()
+PY
+"""
+
+
+def _python() -> str:
+    """The interpreter at work here, as one would type it in this directory."""
+    running, here = Path(sys.executable), Path.cwd()
+    return str(running.relative_to(here)) if running.is_relative_to(here) else str(running)
 
 
 def _tell(sh: StreamHouse, settings: Settings) -> None:
@@ -99,7 +127,6 @@ def _tell(sh: StreamHouse, settings: Settings) -> None:
     if settings.embedded_agent:
         view = sh.agent.member.describe()
         note(f"agent       {view.agent_id}, leading {len(view.leases)} partitions and slots")
+    note(f"kafka       {', '.join(sh.kafka_addresses) or 'not served by this process'}")
+    if settings.embedded_agent:
         note(sh.agent.recovery())
-    note(
-        "ready; Ctrl-C or SIGTERM stops it in order. It has no network port yet: use it from Python, see the quickstart"
-    )

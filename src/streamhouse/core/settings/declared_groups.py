@@ -49,7 +49,7 @@ class GroupSettings:
         doc="A member of the newer protocol (KIP-848) that is silent for longer is removed.",
         why="Kafka's default",
     )
-    consumer_heartbeat_interval_ms: int = duration(
+    consumer_heartbeat_ms: int = duration(
         "5s",
         at_least="100ms",
         at_most="10m",

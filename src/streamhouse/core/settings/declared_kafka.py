@@ -64,7 +64,7 @@ class KafkaSettings:
         doc="Connections of all clients together; further ones are closed at once.",
         why="a thousand clients with ten brokers each; about 10 KB each when idle",
     )
-    max_connections_per_address: int = number(
+    max_connections_per_ip: int = number(
         5_000,
         at_least=1,
         at_most=1_000_000,

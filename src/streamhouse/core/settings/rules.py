@@ -96,10 +96,10 @@ RULES: Final[tuple[Rule, ...]] = (
         holds=lambda s: s.group.min_session_timeout_ms <= s.group.max_session_timeout_ms,
     ),
     Rule(
-        keys=("group.consumer_heartbeat_interval", "group.consumer_session_timeout"),
-        must="group.consumer_heartbeat_interval must be shorter than group.consumer_session_timeout",
+        keys=("group.consumer_heartbeat", "group.consumer_session_timeout"),
+        must="group.consumer_heartbeat must be shorter than group.consumer_session_timeout",
         because="members would be removed between two heartbeats",
-        holds=lambda s: s.group.consumer_heartbeat_interval_ms < s.group.consumer_session_timeout_ms,
+        holds=lambda s: s.group.consumer_heartbeat_ms < s.group.consumer_session_timeout_ms,
     ),
     Rule(
         keys=("durability", "metadata.url", "store.url", "wal.dir", "data_dir"),

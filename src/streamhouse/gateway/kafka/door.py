@@ -108,7 +108,7 @@ class Door:
             return "too_many", f"{len(self.connections)} clients are connected; see kafka.max_connections"
         if self._per_address[host] >= self.limits.max_connections_per_address:
             return "too_many_of_address", (
-                f"{self._per_address[host]} connections come from {host}; see kafka.max_connections_per_address"
+                f"{self._per_address[host]} connections come from {host}; see kafka.max_connections_per_ip"
             )
         self._per_address[host] += 1
         self.connections[connection] = None

@@ -54,7 +54,7 @@ def _missing(name: str) -> Fields:
         check_topic_name(name)
     except InvalidTopicName:
         code = ErrorCode.INVALID_TOPIC_EXCEPTION
-    return {"error_code": code, "name": name, "partitions": []}
+    return {"error_code": code, "name": name, "partitions": [], "topic_authorized_operations": TOPIC_OPERATIONS}
 
 
 def _topic(call: Call, topic: Topic, indexes: range) -> Fields:
