@@ -24,6 +24,7 @@
     │   ├── CorruptSegment              a STRM segment
     │   ├── CorruptDocument             a JSON document of a key-value metadata store
     │   └── InflatedTooLarge            a compressed body over the cap
+    ├── DataLost                        records that a Spark query was to read are gone (failOnDataLoss)
     ├── UnsupportedVersion              a format, schema or codec newer than this build
     ├── StoreError                      the object store
     │   ├── ObjectNotFound
@@ -40,6 +41,7 @@
     │   └── WalFailed                   a write or sync failed: this process acknowledges nothing any more
     │       └── WalOutcomeUnknown       … while this frame was on its way: it may be on the disk, or not
     ├── BackPressureRejected            memory or disk is full of what is not committed yet; nothing was taken
+    ├── NotAdopted                      a sink's batch is safe, but no leader has put it into the log in time
     ├── NotFound
     │   ├── TopicNotFound
     │   ├── PartitionNotFound
@@ -236,6 +238,12 @@ class InflatedTooLarge(CorruptData):
     default_hint = "send smaller batches"
 
 
+class DataLost(StreamHouseError):
+    kafka_code = 1  # OFFSET_OUT_OF_RANGE
+    http_status = 410
+    default_hint = "set failOnDataLoss to false to read on without it"
+
+
 class UnsupportedVersion(StreamHouseError):
     kafka_code = 76  # UNSUPPORTED_COMPRESSION_TYPE is the only place a client can meet this
     http_status = 422
@@ -322,6 +330,13 @@ class BackPressureRejected(StreamHouseError):
     http_status = 503
     retriable = True
     default_hint = "send again a little later"
+
+
+class NotAdopted(StreamHouseError):
+    kafka_code = 7  # REQUEST_TIMED_OUT
+    http_status = 503
+    retriable = True
+    default_hint = "see that agents run and are healthy, then run the query again: it goes on where it stands"
 
 
 # Things that are not there, or already are.

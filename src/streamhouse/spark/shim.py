@@ -1,0 +1,119 @@
+"""The class that Spark knows as format ``streamhouse``, made so that it reaches machines without StreamHouse.
+
+Spark sends data sources around by pickling, and an importable class is pickled as its name: of no use where the package
+is not installed. A class made inside of a function is pickled whole. So this one is tiny, refers to nothing of ours,
+and first puts the unpacked archive of ``streamhouse spark pack`` on the path, where there is one; all real work is in
+modules that it imports then. What it carries of ours stays bytes until that has happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSource
+
+FORMAT: Final = "streamhouse"
+ARCHIVE_DIRECTORY: Final = "streamhouse-lib"
+"""What the archive is unpacked as, in the working directory of executors and planners."""
+
+
+def make_source(defaults: Mapping[str, str] | None = None) -> type[DataSource]:
+    """The data source's class. ``defaults`` are options that a read or write may leave out."""
+    from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+    from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+    from pyspark.sql.types import StructType
+
+    given = {name.lower(): value for name, value in (defaults or {}).items()}
+    directory, name_of_format = ARCHIVE_DIRECTORY, FORMAT
+
+    def ours() -> Any:
+        """streamhouse.spark.source, from the archive if there is one."""
+        import importlib
+        import os
+        import sys
+
+        if "streamhouse" not in sys.modules:
+            from pyspark import SparkFiles
+
+            for base in (SparkFiles.getRootDirectory(), os.getcwd()):
+                lib = os.path.join(base, directory, "lib")
+                if os.path.isdir(lib) and lib not in sys.path:
+                    sys.path.insert(0, lib)
+                    importlib.invalidate_caches()
+                    break
+        return importlib.import_module("streamhouse.spark.source")
+
+    class Reader(DataSourceReader):
+        def __init__(self, payload: bytes) -> None:
+            self._payload = payload
+
+        def partitions(self) -> list[InputPartition]:
+            return [InputPartition(task) for task in ours().plan(self._payload)]
+
+        def read(self, partition: InputPartition) -> Iterator[Any]:
+            return ours().read(self._payload, partition.value)  # type: ignore[no-any-return]
+
+    class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+        """Pickled before it is used, and used only in the one process that plans the query."""
+
+        def __init__(self, payload: bytes) -> None:
+            self._payload = payload
+            self._stream: Any = None
+
+        def _live(self) -> Any:
+            if self._stream is None:
+                self._stream = ours().open_stream(self._payload)
+            return self._stream
+
+        def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+            return ours().initial_offset()  # type: ignore[no-any-return]
+
+        def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+            is_unlimited = type(limit).__name__ == "ReadAllAvailable"
+            return ours().latest_offset(self._live(), start, is_unlimited)  # type: ignore[no-any-return]
+
+        def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+            return ours().read_limit(self._payload)  # type: ignore[no-any-return]
+
+        def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+            return self._live().report()  # type: ignore[no-any-return]
+
+        def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+            ours().prepare_available_now(self._live())
+
+        def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+            return [InputPartition(task) for task in ours().plan_stream(self._live(), start, end)]
+
+        def read(self, partition: InputPartition) -> Iterator[Any]:
+            return ours().read(self._payload, partition.value)  # type: ignore[no-any-return]
+
+        def stop(self) -> None:
+            if self._stream is not None:
+                self._stream.stop()
+
+    class StreamHouseSource(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return name_of_format
+
+        def _all_options(self) -> dict[str, str]:
+            return {**given, **{name.lower(): value for name, value in self.options.items()}}
+
+        def schema(self) -> str:
+            return ours().schema(self._all_options())  # type: ignore[no-any-return]
+
+        def reader(self, schema: StructType) -> Reader:
+            return Reader(ours().batch_payload(self._all_options(), schema))
+
+        def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
+            return StreamReader(ours().stream_payload(self._all_options(), schema))
+
+        def writer(self, schema: StructType, overwrite: bool) -> Any:
+            return ours().batch_writer(self._all_options(), schema, overwrite)
+
+        def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802
+            return ours().stream_writer(self._all_options(), schema, overwrite)
+
+    return StreamHouseSource
