@@ -1,0 +1,197 @@
+"""A group's state as bytes: read back what was written, for ever; refuse the rest."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamhouse.broker.groups.contract import GroupState
+from streamhouse.broker.groups.payload import decode, encode
+from streamhouse.broker.groups.snapshot import (
+    ClassicMemberSnapshot,
+    ClassicSnapshot,
+    ConsumerMemberSnapshot,
+    ConsumerSnapshot,
+    GroupSnapshot,
+    Reconciliation,
+)
+from streamhouse.core.errors import CorruptDocument, UnsupportedVersion
+from streamhouse.core.ids import PartitionKey, TopicId
+
+GOLDEN = Path(__file__).parent / "golden"
+
+TOPIC = TopicId(UUID("00112233-4455-6677-8899-aabbccddeeff"))
+
+CLASSIC = ClassicSnapshot(
+    state=GroupState.STABLE,
+    protocol_type="consumer",
+    protocol_name="range",
+    leader="c-1",
+    members=(
+        ClassicMemberSnapshot(
+            member_id="c-1",
+            instance_id=None,
+            client_id="c",
+            client_host="/127.0.0.1",
+            session_timeout_ms=45_000,
+            rebalance_timeout_ms=300_000,
+            protocols=(("range", b"\0\1meta"), ("sticky", b"")),
+            assignment=b"\0\1assigned",
+        ),
+        ClassicMemberSnapshot(
+            member_id="s-2",
+            instance_id="statisch-ü",
+            client_id="",
+            client_host="",
+            session_timeout_ms=6_000,
+            rebalance_timeout_ms=0,
+            protocols=(("range", b"x"),),
+            assignment=b"",
+        ),
+    ),
+)
+
+CONSUMER = ConsumerSnapshot(
+    assignment_epoch=7,
+    partitions=((TOPIC, 3),),
+    members=(
+        ConsumerMemberSnapshot(
+            member_id="m",
+            instance_id="i",
+            rack_id="eu-1",
+            client_id="c",
+            client_host="/h",
+            rebalance_timeout_ms=60_000,
+            topic_names=("bills", "orders"),
+            topic_pattern="^o.*",
+            assignor="uniform",
+            member_epoch=6,
+            previous_epoch=-2,
+            state=Reconciliation.UNREVOKED,
+            assigned=frozenset({PartitionKey(TOPIC, 0)}),
+            revoking=frozenset({PartitionKey(TOPIC, 1), PartitionKey(TOPIC, 2)}),
+            target=frozenset(),
+        ),
+    ),
+)
+
+
+@pytest.mark.parametrize(("name", "group"), [("classic", CLASSIC), ("consumer", CONSUMER)])
+def test_what_version_1_wrote_is_read_for_ever(name: str, group: GroupSnapshot) -> None:
+    golden = bytes.fromhex((GOLDEN / f"group_{name}_v1.hex").read_text())
+    assert decode(golden) == group
+    assert encode(group) == golden
+
+
+def test_a_group_of_simple_commits_has_no_state() -> None:
+    empty = decode(b"")
+    assert isinstance(empty, ClassicSnapshot)
+    assert (empty.state, empty.members) == (GroupState.EMPTY, ())
+
+
+def test_a_newer_version_is_named_as_such() -> None:
+    with pytest.raises(UnsupportedVersion, match="version 2"):
+        decode(b"\x02\x01")
+
+
+@pytest.mark.parametrize("group", [CLASSIC, CONSUMER])
+def test_every_cut_is_noticed(group: GroupSnapshot) -> None:
+    whole = encode(group)
+    for length in range(1, len(whole)):
+        with pytest.raises(CorruptDocument):
+            decode(whole[:length])
+    with pytest.raises(CorruptDocument, match="too many"):
+        decode(whole + b"\0")
+
+
+@given(st.integers(0, 10_000), st.integers(0, 255))
+def test_damage_is_refused_or_harmless_but_never_worse(place: int, value: int) -> None:
+    for group in (CLASSIC, CONSUMER):
+        damaged = bytearray(encode(group))
+        damaged[place % len(damaged)] = value
+        with suppress(CorruptDocument, UnsupportedVersion):
+            decode(bytes(damaged))
+
+
+def test_a_huge_count_makes_nothing() -> None:
+    whole = bytearray(encode(CONSUMER))
+    whole[6:10] = b"\xff\xff\xff\xff"
+    with pytest.raises(CorruptDocument, match="claims 4294967295"):
+        decode(bytes(whole))
+
+
+texts = st.text(max_size=20)
+blobs = st.binary(max_size=30)
+numbers = st.integers(-(2**31), 2**31 - 1)
+partition_keys = st.frozensets(st.builds(PartitionKey, st.uuids().map(TopicId), st.integers(0, 2**31 - 1)), max_size=5)
+
+
+@given(
+    st.builds(
+        ClassicSnapshot,
+        state=st.sampled_from(
+            [
+                GroupState.EMPTY,
+                GroupState.PREPARING_REBALANCE,
+                GroupState.COMPLETING_REBALANCE,
+                GroupState.STABLE,
+            ]
+        ),
+        protocol_type=texts,
+        protocol_name=texts,
+        leader=st.none() | texts,
+        members=st.lists(
+            st.builds(
+                ClassicMemberSnapshot,
+                member_id=texts,
+                instance_id=st.none() | texts,
+                client_id=texts,
+                client_host=texts,
+                session_timeout_ms=numbers,
+                rebalance_timeout_ms=numbers,
+                protocols=st.lists(st.tuples(texts, blobs), max_size=3).map(tuple),
+                assignment=blobs,
+            ),
+            max_size=4,
+        ).map(tuple),
+    )
+)
+def test_any_classic_group_comes_back(group: ClassicSnapshot) -> None:
+    assert decode(encode(group)) == group
+
+
+@given(
+    st.builds(
+        ConsumerSnapshot,
+        assignment_epoch=numbers,
+        partitions=st.lists(st.tuples(st.uuids().map(TopicId), st.integers(0, 2**31)), max_size=3).map(tuple),
+        members=st.lists(
+            st.builds(
+                ConsumerMemberSnapshot,
+                member_id=texts,
+                instance_id=st.none() | texts,
+                rack_id=st.none() | texts,
+                client_id=texts,
+                client_host=texts,
+                rebalance_timeout_ms=numbers,
+                topic_names=st.lists(texts, max_size=3).map(tuple),
+                topic_pattern=st.none() | texts,
+                assignor=st.none() | texts,
+                member_epoch=numbers,
+                previous_epoch=numbers,
+                state=st.sampled_from(Reconciliation),
+                assigned=partition_keys,
+                revoking=partition_keys,
+                target=partition_keys,
+            ),
+            max_size=3,
+        ).map(tuple),
+    )
+)
+def test_any_consumer_group_comes_back(group: ConsumerSnapshot) -> None:
+    assert decode(encode(group)) == group
