@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from serving import FETCH, HEARTBEAT, PRODUCE, client_of, cold, echo, heartbeat,
 
 from streamhouse.core.errors import TopicNotFound
 from streamhouse.gateway.kafka.api import Buffers, Call, CloseConnection
+from streamhouse.gateway.kafka.connection import MAX_FRAMES_PER_TURN
 from streamhouse.gateway.kafka.wire.headers import request_frame
 from streamhouse.gateway.kafka.wire.message import Message
 from streamhouse.gateway.kafka.wire.schema import read_response, write_request
@@ -93,6 +95,29 @@ async def test_many_frames_in_one_read_and_one_frame_in_many() -> None:
             await client.writer.drain()
             await asyncio.sleep(0)
         assert await client.answer() == b"\0\0\0\5xxxxx"
+
+
+async def test_many_frames_in_one_read_leave_others_their_turn() -> None:
+    turn = 0
+    served: Counter[int] = Counter()
+    loop = asyncio.get_running_loop()
+
+    def tick() -> None:
+        nonlocal turn
+        turn += 1
+        if served.total() < 300:
+            loop.call_soon(tick)
+
+    def note(call: Call, body: memoryview) -> Buffers:
+        served[turn] += 1
+        return ()
+
+    async with serving(hot(FETCH, note)) as server, client_of(server) as client:
+        tick()
+        client.send(request_frame(FETCH, 0, 1, None, b"") * 300)
+        for _ in range(300):
+            await client.answer()
+    assert max(served.values()) <= MAX_FRAMES_PER_TURN
 
 
 @pytest.mark.parametrize("size", [1000, 300_000, 5_000_000])
