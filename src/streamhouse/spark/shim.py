@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from streamhouse.spark.sink_shim import make_writers
+
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSource
+    from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceStreamArrowWriter
 
 FORMAT: Final = "streamhouse"
 ARCHIVE_DIRECTORY: Final = "streamhouse-lib"
@@ -44,6 +46,8 @@ def make_source(defaults: Mapping[str, str] | None = None) -> type[DataSource]:
                     importlib.invalidate_caches()
                     break
         return importlib.import_module("streamhouse.spark.source")
+
+    sink, batch_writer, stream_writer = make_writers(ours)
 
     class Reader(DataSourceReader):
         def __init__(self, payload: bytes) -> None:
@@ -110,10 +114,10 @@ def make_source(defaults: Mapping[str, str] | None = None) -> type[DataSource]:
         def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
             return StreamReader(ours().stream_payload(self._all_options(), schema))
 
-        def writer(self, schema: StructType, overwrite: bool) -> Any:
-            return ours().batch_writer(self._all_options(), schema, overwrite)
+        def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+            return batch_writer(sink().batch_payload(self._all_options(), schema, overwrite))
 
-        def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802
-            return ours().stream_writer(self._all_options(), schema, overwrite)
+        def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+            return stream_writer(sink().stream_payload(self._all_options(), schema))
 
     return StreamHouseSource

@@ -1,0 +1,163 @@
+"""What the sink does, as plain functions: the writers of sink_shim.py call them wherever Spark has sent them.
+
+    driver      …_payload()   options, schema, stores and topic are checked: one clear line before any task starts
+    executors   write(rows)   rows → shared blobs; the message says where they lie, and for which batch
+    driver      commit()      one intent for each topic; returns when leaders have put it into the log
+
+What makes a batch the same batch when it comes again:
+a stream       its query's id and the batch's id. Spark's driver runs ``commit`` in a process that knows neither, so
+               they travel in the messages, from the tasks, where the TaskContext has them.
+a batch write  the options txnAppId and txnVersion, else an id made for the payload. Never the TaskContext: inside of
+               ``foreachBatch`` two writes would share it, and the second would vanish.
+
+What a lost, repeated or speculative attempt has uploaded is never named by an intent, and vacuum removes it.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark import TaskContext
+from pyspark.sql.types import StructType
+
+from streamhouse.core.errors import InvalidRequest, InvalidSetting
+from streamhouse.spark.address import StoreAddress, resolve_address
+from streamhouse.spark.connection import connect
+from streamhouse.spark.one_line import one_line
+from streamhouse.spark.sink_blobs import BlobSink
+from streamhouse.spark.sink_commit import BatchId, SinkCommit
+from streamhouse.spark.sink_options import WriteOptions, parse_write_options
+from streamhouse.spark.sink_schema import check_schema
+from streamhouse.spark.sink_shares import TopicShare, merged
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_QUERY_ID: Final = "sql.streaming.queryId"
+_BATCH_ID: Final = "streaming.sql.batchId"
+_COMMIT_SLACK_S: Final = 60.0
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkPlan:
+    """What a write is about, found on the driver and sent to every task."""
+
+    address: StoreAddress
+    options: WriteOptions
+    columns: Mapping[str, int]
+    batch: BatchId | None
+    """None for a stream: the tasks know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskWrote:
+    shares: tuple[TopicShare, ...]
+    batch: BatchId | None
+
+
+@one_line
+def batch_payload(options: Mapping[str, str], schema: StructType, overwrite: bool) -> bytes:
+    """Raises StreamHouseError for whatever can be found wrong before a task runs."""
+    if overwrite:
+        raise InvalidSetting("a topic cannot be overwritten", hint='write .mode("append")')
+    plan = _plan(options, schema, streaming=False)
+    return pickle.dumps(plan)
+
+
+@one_line
+def stream_payload(options: Mapping[str, str], schema: StructType) -> bytes:
+    """For append and complete mode; update mode has ``write_stream``. Raises as ``batch_payload``."""
+    return pickle.dumps(_plan(options, schema, streaming=True))
+
+
+@one_line
+def write(payload: bytes, rows: Iterator[pa.RecordBatch]) -> bytes:
+    return pickle.dumps(TaskWrote(shares=_upload(_loaded(payload), rows), batch=None))
+
+
+@one_line
+def write_stream_task(payload: bytes, rows: Iterator[pa.RecordBatch]) -> bytes:
+    task = TaskContext.get()
+    query_id = None if task is None else task.getLocalProperty(_QUERY_ID)
+    batch_id = None if task is None else task.getLocalProperty(_BATCH_ID)
+    if query_id is None or batch_id is None:
+        raise InvalidRequest("this task belongs to no streaming query", hint="write a batch with df.write")
+    batch = BatchId(query_id=query_id, batch_id=int(batch_id))
+    return pickle.dumps(TaskWrote(shares=_upload(_loaded(payload), rows), batch=batch))
+
+
+@one_line
+def commit(payload: bytes, messages: Sequence[bytes]) -> None:
+    plan = _loaded(payload)
+    assert plan.batch is not None
+    _commit(plan, plan.batch, [_wrote(message) for message in messages])
+
+
+@one_line
+def commit_stream(payload: bytes, messages: Sequence[bytes], batch_id: int) -> None:
+    wrote = [_wrote(message) for message in messages]
+    batches = {each.batch for each in wrote if each.batch is not None}
+    if not batches:
+        return  # no task, so no rows
+    (batch,) = batches
+    assert batch.batch_id == batch_id
+    _commit(_loaded(payload), batch, wrote)
+
+
+def _plan(options: Mapping[str, str], schema: StructType, *, streaming: bool) -> SinkPlan:
+    chosen = parse_write_options(options, streaming=streaming)
+    fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+    columns = check_schema(fields, topic=chosen.topic)
+    address = resolve_address(options)
+    if chosen.ignored:
+        _log.warning("options without effect here: %s", ", ".join(chosen.ignored))
+    connection = connect(address)
+
+    async def look() -> None:
+        metadata = await connection.metadata()
+        await connection.objects()
+        if chosen.topic is not None:
+            await metadata.get_topic(chosen.topic)
+
+    connection.run(look())
+    batch = None
+    if chosen.txn_app_id is not None:
+        batch = BatchId(query_id=chosen.txn_app_id, batch_id=chosen.txn_version)
+    elif not streaming:
+        batch = BatchId(query_id=f"write-{connection.randomness.uuid()}", batch_id=0)
+    return SinkPlan(address=address, options=chosen, columns=columns, batch=batch)
+
+
+def _upload(plan: SinkPlan, rows: Iterator[pa.RecordBatch]) -> tuple[TopicShare, ...]:
+    task = TaskContext.get()
+    sink = BlobSink(connect(plan.address), plan.options, plan.columns, turn=0 if task is None else task.partitionId())
+    sink.add(rows)
+    return tuple(sink.finish())
+
+
+def _commit(plan: SinkPlan, batch: BatchId, wrote: Sequence[TaskWrote]) -> None:
+    shares = merged(share for each in wrote for share in each.shares)
+    if not shares:
+        return
+    connection = connect(plan.address)
+    timeout_ms = plan.options.commit_timeout_ms
+
+    async def commit() -> None:
+        await SinkCommit(await connection.metadata(), timeout_ms=timeout_ms).commit(batch, shares)
+
+    connection.run(commit(), timeout_s=timeout_ms / 1000 + _COMMIT_SLACK_S)
+
+
+def _loaded(payload: bytes) -> SinkPlan:
+    plan: SinkPlan = pickle.loads(payload)
+    return plan
+
+
+def _wrote(message: bytes) -> TaskWrote:
+    wrote: TaskWrote = pickle.loads(message)
+    return wrote

@@ -1,0 +1,137 @@
+"""The commit point of the sink: one intent for each topic of a batch, then the wait until it is in the log (R8).
+
+    register ──► registered: mine counts                                        ┐ wait until every partition
+             ├─► pending: an earlier attempt's counts, mine is left to vacuum   ┘ has its share
+             ├─► complete: it is in the log already
+             ├─► previous incomplete: the batch before waits for its leaders; wait with it
+             ├─► refused: older than the query's last batch. Dropping it silently would be a loss
+             └─► stale: uploaded longer ago than vacuum waits; the tasks must run again
+
+The first intent of a (query, topic, batch) wins, so a killed driver, a repeated task or a second driver never writes
+twice; what is unknown is sent again until it is known, or the time is up. Knows nothing of Spark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from streamhouse.core.errors import MetadataUnavailable, NotAdopted, NotFound, StoreUnavailable
+from streamhouse.metadata.contract import Intent, IntentKey, IntentVerdict, MetadataStore, Verdict
+from streamhouse.spark.sink_shares import TopicShare
+
+T = TypeVar("T")
+
+_FIRST_PAUSE_S: Final = 0.01
+_LONGEST_PAUSE_S: Final = 0.25
+"""How late a finished batch is noticed at most."""
+_NAMED: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchId:
+    """Which batch of which query: what makes it the same batch when it comes again."""
+
+    query_id: str
+    batch_id: int
+
+    def __str__(self) -> str:
+        return f"batch {self.batch_id} of query {self.query_id}"
+
+
+class SinkCommit:
+    def __init__(self, metadata: MetadataStore, *, timeout_ms: int) -> None:
+        self._metadata = metadata
+        self._timeout_ms = timeout_ms
+
+    async def commit(self, batch: BatchId, shares: Sequence[TopicShare]) -> None:
+        """Returns when every row of the batch is in the log, once, now or since an earlier attempt.
+
+        Raises BatchRegressed, NotAdopted (also when the metadata stays away for so long), StoreUnavailable for uploads
+        that are too old, LimitExceeded for more slices than an intent takes, TopicNotFound.
+        """
+        waited = _Patience(self._timeout_ms)
+        for share in shares:
+            key = IntentKey(query_id=batch.query_id, topic_id=share.topic_id, batch_id=batch.batch_id)
+            await self._commit(key, share, batch, waited)
+
+    async def _commit(self, key: IntentKey, share: TopicShare, batch: BatchId, waited: _Patience) -> None:
+        intent = Intent(key=key, slices=share.slices)
+        while True:
+            outcome = await waited.until_known(
+                lambda: self._metadata.register_intent(intent), f"{batch} for {share.topic} could not be registered"
+            )
+            match outcome.verdict:
+                case IntentVerdict.COMPLETE:
+                    return
+                case IntentVerdict.REGISTERED | IntentVerdict.PENDING:
+                    assert outcome.intent is not None
+                    await self._complete(outcome.intent, share, batch, waited)
+                    return
+                case IntentVerdict.PREVIOUS_INCOMPLETE:
+                    assert outcome.intent is not None
+                    before = BatchId(query_id=batch.query_id, batch_id=outcome.intent.key.batch_id)
+                    await self._complete(outcome.intent, share, before, waited)
+                case IntentVerdict.STALE_OBJECT:
+                    raise StoreUnavailable(
+                        f"{batch} for {share.topic} was uploaded so long ago that vacuum may have taken it",
+                        hint="run the query again: the batch is written anew",
+                    )
+
+    async def _complete(self, intent: Intent, share: TopicShare, batch: BatchId, waited: _Patience) -> None:
+        """Until every partition has adopted its share. On a leaderless topic whoever waits does it."""
+        found: Intent | None = intent
+        while found is not None and not found.complete:
+            if share.leaderless:
+                await self._adopt(found, batch, waited)
+            else:
+                await waited.pause(_not_adopted(found, share, batch))
+            found = await waited.until_known(
+                lambda: self._metadata.get_intent(intent.key), f"{batch} for {share.topic} is registered"
+            )
+
+    async def _adopt(self, intent: Intent, batch: BatchId, waited: _Patience) -> None:
+        for partition in sorted({piece.partition for piece in intent.slices} - intent.adopted):
+
+            async def adopt(partition: int = partition) -> Verdict | None:
+                try:
+                    outcome = await self._metadata.adopt_intent(intent.key, partition, epoch=0, base_offset=None)
+                except NotFound:
+                    return None  # complete, and replaced by a later batch
+                return outcome.verdict
+
+            verdict = await waited.until_known(adopt, f"{batch} is registered, but not adopted")
+            if verdict not in (None, Verdict.COMMITTED):
+                await waited.pause(f"{batch}: partition {partition} answers {verdict}")
+
+
+class _Patience:
+    """One time limit for all that is waited for, in ever longer pauses."""
+
+    def __init__(self, timeout_ms: int) -> None:
+        self._timeout_ms = timeout_ms
+        self._deadline_s = asyncio.get_running_loop().time() + timeout_ms / 1000
+        self._pause_s = _FIRST_PAUSE_S
+
+    async def pause(self, state: str) -> None:
+        """Raises NotAdopted, with the state of things, when the time is up."""
+        if asyncio.get_running_loop().time() >= self._deadline_s:
+            raise NotAdopted(f"{state} after {self._timeout_ms / 1000:g} s")
+        await asyncio.sleep(self._pause_s)
+        self._pause_s = min(self._pause_s * 1.5, _LONGEST_PAUSE_S)
+
+    async def until_known(self, call: Callable[[], Awaitable[T]], state: str) -> T:
+        """Sent again while its outcome is unknown: that is always safe (R5)."""
+        while True:
+            try:
+                return await call()
+            except MetadataUnavailable as error:
+                await self.pause(f"{state}: {error.message}")
+
+
+def _not_adopted(intent: Intent, share: TopicShare, batch: BatchId) -> str:
+    left = sorted({piece.partition for piece in intent.slices} - intent.adopted)
+    named = ", ".join(map(str, left[:_NAMED])) + (f" and {len(left) - _NAMED} more" if len(left) > _NAMED else "")
+    return f"{batch} is safe, but no leader has put its rows into partition {named} of {share.topic}"
