@@ -90,7 +90,7 @@ class Writes:
         if partition is None:
             raise self._nobody_here(key)
         self._check(partition, batch)
-        return self._log.append(key, batch, acks=acks)
+        return self._log.append_to(partition, batch, acks=acks)
 
     def is_opening(self, key: PartitionKey) -> bool:
         """Whether this agent is about to lead the partition: a write had better wait than go looking for a leader."""

@@ -22,17 +22,17 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from struct import Struct
 from typing import Final
 
 from streamhouse.core.ids import PartitionKey
-from streamhouse.wire.batch import HEADER, HEADER_BYTES
+from streamhouse.wire.batch import HEADER_BYTES
 from streamhouse.wire.buffers import BytesLike, byte_view
 
 BATCH_OVERHEAD_BYTES: Final = 500
 """The objects around a cached batch, as measured; for tiny batches they are most of it."""
 
-_BASE_OFFSET: Final = 0
-_LAST_OFFSET_DELTA: Final = 6
+_OFFSETS: Final = Struct(">q15xi")  # a batch's base offset and last offset delta
 _SHRINK_FROM: Final = 64  # slots of evicted batches worth giving back
 
 
@@ -142,10 +142,10 @@ class TailCache:
         next_offset = base_offset
         for batch in batches:
             view = _own_view(batch)
-            fields = HEADER.unpack_from(view)
-            if fields[_BASE_OFFSET] != next_offset:
-                raise ValueError(f"{key}: a batch at offset {fields[_BASE_OFFSET]} where {next_offset} is next")
-            next_offset += fields[_LAST_OFFSET_DELTA] + 1
+            found_offset, last_delta = _OFFSETS.unpack_from(view)
+            if found_offset != next_offset:
+                raise ValueError(f"{key}: a batch at offset {found_offset} where {next_offset} is next")
+            next_offset += last_delta + 1
             checked.append((view, next_offset))
         run = self._runs.get(key)
         if run is None or run.end != base_offset:
@@ -155,7 +155,8 @@ class TailCache:
             run.add(view, end)
             self._bytes += len(view) + BATCH_OVERHEAD_BYTES
             self._order.append(run)
-        self._evict()
+        if self._bytes > self._max_bytes:
+            self._evict()
 
     def read(self, key: PartitionKey, offset: int, max_bytes: int) -> TailRead | None:
         """Whole batches from the one that holds ``offset`` on, the first whatever its size; None is a miss.
@@ -200,7 +201,7 @@ class TailCache:
 
 
 def _own_view(batch: BytesLike) -> memoryview:
-    view = byte_view(batch)
+    view = memoryview(batch) if isinstance(batch, bytearray) else byte_view(batch)
     if len(view) < HEADER_BYTES:
         raise ValueError(f"{len(view)} bytes are no record batch")
     if isinstance(batch, memoryview) and memoryview(batch.obj).nbytes > len(view):

@@ -39,11 +39,14 @@ from streamhouse.log.leased.seams import LeaseGuard, WriteAheadLog
 from streamhouse.log.tail import TailCache
 from streamhouse.metadata.contract import Durability, Lease, MetadataStore, SliceOutcome, Topic
 from streamhouse.objectstore.contract import ObjectStore
-from streamhouse.wire.batch import patch, read_header, stamp_log_append_time, validate
+from streamhouse.wire.batch import CONTROL_BIT, patch, read_header, stamp_log_append_time, validate
 from streamhouse.wire.buffers import BytesLike
 
 _BACKGROUND_PAUSE_S: Final = 0.0005
 _SERVED: Final = frozenset({Phase.OPEN, Phase.ADOPTING, Phase.CLOSING})
+# Looked up once: an enum's member takes longer to find than all else that is done with it for a batch.
+_OPEN: Final = Phase.OPEN
+_DROPPED: Final = Phase.DROPPED
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -76,6 +79,7 @@ class LeasedLog:
         self._tail = tail
         self._clock = clock
         self._options = options
+        self._wal_is_durable = options.durability is Durability.WAL
         self._on_dropped = on_dropped
         self._partitions: dict[PartitionKey, PartitionLog] = {}
         self._opened = asyncio.Event()
@@ -117,14 +121,14 @@ class LeasedLog:
             resubmission=self._resubmission,
             tail=tail,
             clock=clock,
-            wal_is_durable=options.durability is Durability.WAL,
+            wal_is_durable=self._wal_is_durable,
             take=self._take,
             flush=self.flush,
         )
         self._closing = Closing(
             wal=wal,
             in_trouble=self._committer.in_trouble,
-            wal_is_durable=options.durability is Durability.WAL,
+            wal_is_durable=self._wal_is_durable,
         )
         wal.on_synced(self._on_synced)
 
@@ -224,26 +228,34 @@ class LeasedLog:
         errors of idempotent producers.
         """
         partition = self._partitions.get(key)
-        if partition is None or partition.phase is not Phase.OPEN or not partition.guard.valid():
-            raise partition.not_open() if partition else NotLeader(str(key), current_leader=None)
+        if partition is None:
+            raise NotLeader(str(key), current_leader=None)
+        return self.append_to(partition, batch, acks=acks)
+
+    def append_to(self, partition: PartitionLog, batch: BytesLike, *, acks: int) -> Append:
+        """The same for one that the caller has looked up. This is the hottest path there is."""
+        if partition.phase is not _OPEN or not partition.guard.valid():
+            raise partition.not_open()
+        key, epoch, config = partition.key, partition.epoch, partition.config
         now_ms = self._clock.wall_ms()
         base_offset = partition.next_offset
         data = bytearray(batch)
+        size = len(data)
         # Patched before it is checked, so that its header is read once. Nothing is assigned until ``take``.
-        patch(data, 0, base_offset=base_offset, leader_epoch=partition.epoch)
+        patch(data, 0, base_offset=base_offset, leader_epoch=epoch)
         header = validate(data)
-        if header.size != len(data) or header.is_control:
+        if header.size != size or header.attributes & CONTROL_BIT:
             raise InvalidRequest(f"{partition}: one batch at a time, and no control batches")
-        if header.size > partition.config.max_message_bytes:
+        if size > config.max_message_bytes:
             raise LimitExceeded(
-                f"{partition}: a batch of {header.size} bytes, max.message.bytes allows"
-                f" {partition.config.max_message_bytes}"
+                f"{partition}: a batch of {size} bytes, max.message.bytes allows {config.max_message_bytes}"
             )
-        if header.has_producer and (original := partition.judge(header)) is not None:
+        has_producer = header.has_producer
+        if has_producer and (original := partition.judge(header)) is not None:
             return self._repeat(original.base_offset, original.pending, header.record_count)
-        self._check_room(partition, header.size)
+        self._check_room(partition, size)
         append_time_ms = -1
-        if partition.config.message_timestamp_type == "LogAppendTime":
+        if config.message_timestamp_type == "LogAppendTime":
             append_time_ms = now_ms
             stamp_log_append_time(data, 0, timestamp_ms=now_ms)
             header = read_header(data)
@@ -251,7 +263,7 @@ class LeasedLog:
             lsn = self._wal.append(
                 topic_id=key.topic_id,
                 partition=key.partition,
-                epoch=partition.epoch,
+                epoch=epoch,
                 base_offset=base_offset,
                 timestamp_ms=now_ms,
                 acks=acks,
@@ -261,23 +273,24 @@ class LeasedLog:
             self._urge()
             raise
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        last_offset = base_offset + header.last_offset_delta
         pending = Pending(
             base_offset=base_offset,
-            next_offset=header.next_offset,
+            next_offset=last_offset + 1,
             data=data,
             header=header,
             lsn=lsn,
             acks=acks,
             appended_ms=self._clock.boot_ms(),
             timestamp_ms=now_ms,
-            waits_for_commit=self._waits_for_commit(acks, header.has_producer),
+            waits_for_commit=self._waits_for_commit(acks, has_producer),
             done=done,
         )
         self._take(partition, pending)
         self._unsynced.append((partition, pending))
         return Append(
             base_offset=base_offset,
-            last_offset=header.last_offset,
+            last_offset=last_offset,
             log_append_time_ms=append_time_ms,
             duplicate=False,
             done=done,
@@ -385,9 +398,11 @@ class LeasedLog:
 
     def _take(self, partition: PartitionLog, pending: Pending) -> None:
         partition.take(pending)
-        self._budget.take(pending.header.size)
-        self.stats.appended_batches += 1
-        self.stats.appended_bytes += pending.header.size
+        size = len(pending.data)
+        self._budget.take(size)
+        stats = self.stats
+        stats.appended_batches += 1
+        stats.appended_bytes += size
         self._flusher.grew(partition)
 
     def _repeat(self, base_offset: int, pending: Pending | None, record_count: int) -> Append:
@@ -426,15 +441,17 @@ class LeasedLog:
 
     def _waits_for_commit(self, acks: int, has_producer: bool) -> bool:
         # R9: a producer's retry must never be acknowledged before its original is safe from a take-over.
-        return self._options.durability is Durability.OBJECT and (acks == -1 or has_producer)
+        return not self._wal_is_durable and (acks == -1 or has_producer)
 
     def _on_synced(self, lsn: int) -> None:
         published: list[tuple[PartitionLog, Pending]] = []
-        while self._unsynced and self._unsynced[0][1].lsn <= lsn:
-            partition, pending = self._unsynced.popleft()
-            if self._options.durability is Durability.WAL and partition.phase is not Phase.DROPPED:
-                self._tail.publish(partition.key, pending.base_offset, [pending.data])
-            published.append((partition, pending))
+        unsynced = self._unsynced
+        while unsynced and unsynced[0][1].lsn <= lsn:
+            each = unsynced.popleft()
+            partition, pending = each
+            if self._wal_is_durable and partition.phase is not _DROPPED:
+                self._tail.publish(partition.key, pending.base_offset, (pending.data,))
+            published.append(each)
         for partition, pending in published:
             partition.synced(pending)
 

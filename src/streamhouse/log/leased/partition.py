@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from streamhouse.core.errors import (
     BackPressureRejected,
@@ -33,7 +34,7 @@ from streamhouse.log.leased.seams import LeaseGuard
 from streamhouse.log.leased.waiters import Waiters, fail
 from streamhouse.metadata.contract import BatchRun, BatchVerdict, ProducerState
 from streamhouse.metadata.dedup import SEQUENCE_MODULUS, ProducerWindow
-from streamhouse.wire.batch import BatchHeader
+from streamhouse.wire.batch import NO_PRODUCER_ID, BatchHeader
 
 
 class Phase(StrEnum):
@@ -44,6 +45,9 @@ class Phase(StrEnum):
     CLOSING = "closing"
     """Takes no more writes; what is buffered still goes out."""
     DROPPED = "dropped"
+
+
+_DROPPED: Final = Phase.DROPPED  # looked up for every batch, which takes longer than the comparison
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -80,6 +84,10 @@ class Pending:
 
     def acknowledge(self) -> None:
         self.acknowledged = True
+        if not self.repeats:
+            if self.done is not None and not self.done.done():
+                self.done.set_result(None)
+            return
         for future in self._waiting():
             if not future.done():
                 future.set_result(None)
@@ -232,21 +240,22 @@ class PartitionLog:
         assert batch.base_offset == self.next_offset
         self.next_offset = batch.next_offset
         self.pending.append(batch)
-        self.pending_bytes += batch.header.size
-        if batch.header.has_producer:
+        self.pending_bytes += len(batch.data)
+        if batch.header.producer_id > NO_PRODUCER_ID:
             self._uncommitted[batch.base_offset] = batch
             self._remember(batch)
-        if batch.waits_for_commit or self.readers_waiting:
+        if batch.waits_for_commit or self._visible_waiters.waiting:
             self.wanted = True
 
     def synced(self, batch: Pending) -> None:
         """The WAL holds it. Called in the order of appends."""
-        if self.phase is Phase.DROPPED:
+        if self.phase is _DROPPED:
             return
-        self.synced_end = max(self.synced_end, batch.next_offset)
+        if batch.next_offset > self.synced_end:
+            self.synced_end = batch.next_offset
         if not batch.waits_for_commit:
             batch.acknowledge()
-        if self._visible_when_synced:
+        if self._visible_when_synced and self._visible_waiters.waiting:
             self._visible_waiters.wake(self.visible_end)
 
     def freeze(self, max_bytes: int) -> Chunk:

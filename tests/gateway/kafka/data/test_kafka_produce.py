@@ -274,6 +274,7 @@ class Opening:
         self._leadership.stage = Stage.SERVING
         self._partition.phase = Phase.OPEN
         self._log._opened.set()
+        self._log._opened = asyncio.Event()
 
 
 async def test_later_produces_of_a_connection_wait_behind_one_that_waits_for_a_lease(kafka: Ground) -> None:

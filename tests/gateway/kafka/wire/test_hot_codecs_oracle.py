@@ -17,6 +17,7 @@ from kio_oracle import kio_bytes, kio_type, random_pair
 from streamhouse.core.errors import MalformedRequest
 from streamhouse.gateway.kafka.hot import fetch, list_offsets, produce
 from streamhouse.gateway.kafka.hot.leaders import CurrentLeader, NodeEndpoint
+from streamhouse.gateway.kafka.wire.schema import write_request
 
 SEEDS = st.integers(0, 2**32)
 NO_TIME = timedelta(0)
@@ -303,3 +304,46 @@ def test_damaged_requests_are_refused_or_read_and_never_crash(read: Any, api: st
         body[rng.randrange(len(body))] = rng.choice((0, 0x7F, 0x80, 0xFF, rng.randrange(256)))
         with suppress(MalformedRequest):
             read(version, memoryview(bytes(body)))
+
+
+def usual_produce(version: int, rng: Random) -> dict[str, Any]:
+    topic = {"topic_id": UUID(int=rng.getrandbits(128))} if version >= 13 else {"name": "t" * rng.randrange(1, 126)}
+    records = rng.randbytes(rng.choice((0, 1, 125, 126, 127, 128, 16_382, 16_383, 16_384, 2_097_151)))
+    partition = {"index": rng.randrange(100), "records": records}
+    return {"acks": -1, "timeout": 30_000, "topic_data": [{**topic, "partition_data": [partition]}]}
+
+
+def usual_fetch(version: int, rng: Random) -> dict[str, Any]:
+    topic = {"topic_id": UUID(int=rng.getrandbits(128))} if version >= 13 else {"topic": "t" * rng.randrange(1, 126)}
+    partitions = [
+        {"partition": number, "fetch_offset": rng.getrandbits(62), "partition_max_bytes": 1 << 20}
+        for number in range(rng.choice((1, 1, 3, 126)))
+    ]
+    fields: dict[str, Any] = {"max_wait": 500, "min_bytes": 1, "topics": [{**topic, "partitions": partitions}]}
+    return fields if version >= 15 else {"replica_id": -1, **fields}
+
+
+@pytest.mark.parametrize(
+    ("codec", "api_key", "version"),
+    [*((produce, 0, version) for version in range(9, 14)), *((fetch, 1, version) for version in range(12, 19))],
+    ids=str,
+)
+@given(seed=SEEDS)
+@settings(max_examples=30, deadline=None)
+def test_the_short_way_reads_the_usual_request_and_never_differs_from_the_long_one(
+    codec: Any, api_key: int, version: int, seed: int
+) -> None:
+    rng = Random(seed)
+    make = usual_produce if codec is produce else usual_fetch
+    body = bytearray(write_request(api_key, version, make(version, rng)))
+    assert codec._read_usual(version, memoryview(body)) == codec._read_any(version, memoryview(body))
+    for _ in range(20):
+        damaged = bytearray(body)
+        place = rng.choice(
+            (rng.randrange(len(body)), rng.randrange(min(len(body), 60)), len(body) - rng.randrange(1, 9))
+        )
+        damaged[place] = rng.choice((0, 1, 2, 0x7F, 0x80, 0xFF, rng.randrange(256)))
+        del damaged[rng.choice((len(damaged), len(damaged), rng.randrange(len(damaged)))) :]
+        short = codec._read_usual(version, memoryview(damaged))
+        if short is not None:
+            assert short == codec._read_any(version, memoryview(damaged))

@@ -20,6 +20,7 @@ from uuid import UUID
 
 from streamhouse.core.errors import MalformedRequest
 from streamhouse.gateway.kafka.hot.leaders import CurrentLeader, tagged_endpoints, tagged_leader
+from streamhouse.gateway.kafka.hot.topic_ids import topic_id_of
 from streamhouse.gateway.kafka.wire.primitives import Reader, compact_string, put_string, uvarint_bytes
 from streamhouse.wire.buffers import BytesLike
 
@@ -42,6 +43,11 @@ _PARTITION_V4: Final = Struct(">iqi")
 _PARTITION_V5: Final = Struct(">iqqi")
 _PARTITION_V9: Final = Struct(">iiqqi")
 _PARTITION_V12: Final = Struct(">iiqiqi")
+
+_HEAD_V12: Final = Struct(">iiibiiBB")  # up to the topics' count and the first byte of the first of them
+_PARTITION_AND_TAGS: Final = Struct(">iiqiqix")
+_USUAL_PARTITION_BYTES: Final = _PARTITION_AND_TAGS.size
+_LEAST_USUAL_BYTES: Final = _HEAD_V12.size + 4
 
 _RESPONSE_V7: Final = Struct(">ihii")
 _RESPONSE_V12: Final = Struct(">ihi")
@@ -92,6 +98,47 @@ class PartitionAnswer(NamedTuple):
 
 def read_request(version: int, body: memoryview) -> FetchRequest:
     """Raises MalformedRequest."""
+    usual = _read_usual(version, body) if version >= _FLEXIBLE else None
+    return _read_any(version, body) if usual is None else usual
+
+
+def _read_usual(version: int, body: memoryview) -> FetchRequest | None:
+    """One topic and its partitions, nothing forgotten, no rack, no tags. None for anything else, right or wrong."""
+    size = len(body)
+    start = 0 if version >= _REPLICA_IN_TAG else 4
+    if size < start + _LEAST_USUAL_BYTES or body[-1] or body[-2] != 1 or body[-3] != 1 or body[-4]:
+        return None
+    wait_ms, min_bytes, max_bytes, isolation, session_id, epoch, topics, length = _HEAD_V12.unpack_from(body, start)
+    pos = start + _HEAD_V12.size - 1
+    if topics != 2:
+        return None
+    topic: TopicRef
+    if version >= _BY_ID:
+        topic = topic_id_of(bytes(body[pos : pos + 16]))
+        pos += 16
+    else:
+        if not 1 < length < 128:
+            return None
+        try:
+            topic = str(body[pos + 1 : pos + length], "utf-8")
+        except UnicodeDecodeError:
+            return None
+        pos += length
+    if pos >= size or not 1 < (count := body[pos]) < 128:
+        return None
+    pos += 1
+    if pos + (count - 1) * _USUAL_PARTITION_BYTES + 4 != size:
+        return None
+    partitions = [FetchPartition._make(each) for each in _PARTITION_AND_TAGS.iter_unpack(body[pos:-4])]
+    if any(body[pos + _PARTITION_V12.size : -4 : _USUAL_PARTITION_BYTES]):
+        return None
+    replica_id = -1 if version >= _REPLICA_IN_TAG else _INT32.unpack_from(body)[0]
+    return FetchRequest(
+        replica_id, wait_ms, min_bytes, max_bytes, isolation, session_id, epoch, [(topic, partitions)], [], ""
+    )
+
+
+def _read_any(version: int, body: memoryview) -> FetchRequest:
     reader = Reader(body)
     flexible = version >= _FLEXIBLE
     replica_id = reader.int32() if version < _REPLICA_IN_TAG else -1

@@ -10,13 +10,14 @@ bytes it was named with. Records stay views into the request.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from streamhouse.core.errors import MalformedRequest
 from streamhouse.gateway.kafka.hot.leaders import CurrentLeader, tagged_endpoints, tagged_leader
+from streamhouse.gateway.kafka.hot.topic_ids import topic_id_of
 from streamhouse.gateway.kafka.wire.primitives import Reader, compact_string, put_string, uvarint_bytes
 
 _FLEXIBLE: Final = 9
@@ -26,6 +27,9 @@ _WITH_MESSAGES: Final = 8
 _WITH_LEADERS: Final = 10
 
 _ACKS_AND_TIMEOUT: Final = Struct(">hi")
+_HEAD_V9: Final = Struct(">xhiBB")
+_PARTITION_HEAD_V9: Final = Struct(">BiB")
+_LEAST_USUAL_BYTES: Final = 20
 _INT32: Final = Struct(">i")
 _TWO_INT32: Final = Struct(">ii")
 _PARTITION_V3: Final = Struct(">ihqq")
@@ -54,6 +58,56 @@ class ProduceRequest(NamedTuple):
 
 def read_request(version: int, body: memoryview) -> ProduceRequest:
     """Raises MalformedRequest."""
+    usual = _read_usual(version, body) if version >= _FLEXIBLE else None
+    return _read_any(version, body) if usual is None else usual
+
+
+def _read_usual(version: int, body: memoryview) -> ProduceRequest | None:
+    """One topic, one partition, no transaction, no tags: what nearly every request is, in a third of the time.
+
+    None for anything else, right or wrong.
+    """
+    size = len(body)
+    if size < _LEAST_USUAL_BYTES or body[0] or body[-1] or body[-2] or body[-3]:
+        return None
+    acks, timeout_ms, topics, name_bytes = _HEAD_V9.unpack_from(body)
+    if version >= _BY_ID:
+        pos = 24
+    elif 1 < name_bytes < 128:
+        pos = 8 + name_bytes
+    else:
+        return None
+    if topics != 2 or pos + 6 > size:
+        return None
+    partitions, index, length = _PARTITION_HEAD_V9.unpack_from(body, pos)
+    pos += 6
+    if length >= 128:
+        length &= 127
+        for shift in (7, 14, 21, 28):
+            byte = body[pos]
+            pos += 1
+            length |= (byte & 127) << shift
+            if byte < 128:
+                break
+            if pos == size:
+                return None
+    length -= 1
+    if partitions != 2 or length < 0 or pos + length + 3 != size:
+        return None
+    raw = bytes(body[8:24]) if version >= _BY_ID else bytes(body[8 : 8 + name_bytes])
+    name: str | None = None
+    topic_id: UUID | None = None
+    if version >= _BY_ID:
+        topic_id = topic_id_of(raw)
+    else:
+        try:
+            name = raw[1:].decode()
+        except UnicodeDecodeError:
+            return None
+    return ProduceRequest(None, acks, timeout_ms, [TopicData(raw, name, topic_id, [(index, body[pos : size - 3])])])
+
+
+def _read_any(version: int, body: memoryview) -> ProduceRequest:
     reader = Reader(body)
     flexible = version >= _FLEXIBLE
     transactional_id = reader.nullable_string(flexible)
@@ -156,7 +210,7 @@ def partition_error(version: int, index: int, code: int, message: str | None, le
 
 
 def write_response(
-    version: int, topics: Sequence[tuple[bytes, Sequence[bytes]]], leaders: Iterable[CurrentLeader] = ()
+    version: int, topics: Sequence[tuple[bytes, Sequence[bytes]]], leaders: Sequence[CurrentLeader] = ()
 ) -> bytes:
     """``topics``: each one's raw name and its partitions' parts. ``leaders``: all that the partitions mention."""
     if version < _FLEXIBLE:
@@ -165,6 +219,9 @@ def write_response(
             parts += (raw, _INT32.pack(len(partitions)), *partitions)
         parts.append(_INT32.pack(0))
         return b"".join(parts)
+    if len(topics) == 1 and len(topics[0][1]) == 1 and not leaders:
+        ((raw, (part,)),) = topics
+        return b"".join((b"\2", raw, b"\2", part, b"\0\0\0\0\0\0"))
     parts = [uvarint_bytes(len(topics) + 1)]
     for raw, partitions in topics:
         parts += (raw, uvarint_bytes(len(partitions) + 1), *partitions, b"\0")
