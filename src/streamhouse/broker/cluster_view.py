@@ -11,13 +11,13 @@ not take part in any decision about who leads.
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from streamhouse.broker.doubt import Doubt
+from streamhouse.broker.lease_map import LeaseMap
+from streamhouse.broker.nodes import Endpoint, Leader, Node, cluster_id_text, node_of
 from streamhouse.core.errors import StreamHouseError, TopicNotFound
 from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.core.limits import COORDINATOR_SLOTS
@@ -33,36 +33,15 @@ from streamhouse.metadata.contract import (
     WriteMode,
 )
 
+__all__ = ["ClusterView", "Endpoint", "Leader", "Node"]
+
 _FULL_LOOK_S: Final = 60.0
 """Notifications may be lost; this bounds for how long that matters."""
 _LONGEST_AGENT_POLL_S: Final = 5.0
 _PAUSE_S: Final = 0.02
 """After a change, a little patience: leases change by the hundred when an agent comes or goes."""
+_NOBODY: Final = (-1, -1)
 _ALL_SLOTS: Final = tuple(SlotKey(number) for number in range(COORDINATOR_SLOTS))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """A live agent that clients can connect to."""
-
-    node_id: int
-    agent_id: str
-    host: str
-    port: int
-    rack: str
-    """Its availability zone."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leader:
-    node: Node
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
-    host: str
-    port: int
 
 
 class ClusterView:
@@ -91,8 +70,10 @@ class ClusterView:
         self._by_agent: dict[str, Node] = {}
         self._names: dict[str, Topic] = {}
         self._ids: dict[TopicId, Topic] = {}
-        self._own: dict[LeaseKey, int] = {}
-        self._others: dict[LeaseKey, tuple[str, int]] = {}
+        self._own: LeaseMap[int] = LeaseMap()
+        """Epochs."""
+        self._others: LeaseMap[tuple[str, int]] = LeaseMap()
+        """Agents and epochs."""
         self._generations: dict[TopicId, int] = {}
         self._generation = self._nodes_generation = 0
         self._changed = asyncio.Event()
@@ -108,7 +89,7 @@ class ClusterView:
         self._endpoints = dict(endpoints or {})
         self.cluster_id = cluster_id_text((await self._metadata.cluster_info()).cluster_id.bytes)
         self.node_id = me.node_id
-        self._me = _node(me)
+        self._me = node_of(me)
         self._take_agents([me])
         listening = asyncio.Event()
         self._tasks = [
@@ -151,6 +132,23 @@ class ClusterView:
             node = self._by_agent.get(other[0])
             return None if node is None else Leader(node=node, epoch=other[1])
         return self._leaderless(key)
+
+    def leaders_of(self, topic: Topic) -> list[tuple[int, int]]:
+        """Node id and epoch of every partition's leader, (-1, -1) without one. For many partitions at a time."""
+        if topic.write_mode is WriteMode.LEADERLESS:
+            found = map(self.leader, topic.partition_keys())
+            return [_NOBODY if leader is None else (leader.node.node_id, leader.epoch) for leader in found]
+        own, others = self._own.of_topic(topic.topic_id), self._others.of_topic(topic.topic_id)
+        ids = {agent_id: node.node_id for agent_id, node in self._by_agent.items()}
+        leaders: list[tuple[int, int]] = []
+        for partition in range(topic.partition_count):
+            if partition in own:
+                leaders.append((self.node_id, own[partition]))
+            elif partition in others and others[partition][0] in ids:
+                leaders.append((ids[others[partition][0]], others[partition][1]))
+            else:
+                leaders.append(_NOBODY)
+        return leaders
 
     def coordinator(self, slot: SlotKey) -> Node | None:
         if slot in self._own:
@@ -234,8 +232,7 @@ class ClusterView:
             return
         if self._names[known.name].topic_id == topic.topic_id:
             del self._names[known.name]
-        for key in known.partition_keys():
-            self._others.pop(key, None)
+        self._others.drop_topic(topic.topic_id)
         self._generations.pop(topic.topic_id, None)
         self._announce()
 
@@ -243,13 +240,13 @@ class ClusterView:
 
     def gained(self, lease: Lease) -> None:
         """It is open here: clients may come."""
-        self._own[lease.key] = lease.epoch
-        self._others.pop(lease.key, None)
+        self._own.put(lease.key, lease.epoch)
+        self._others.pop(lease.key)
         self._bump_key(lease.key)
 
     def ended(self, key: LeaseKey) -> None:
         """It is being handed over, or lost."""
-        if self._own.pop(key, None) is not None:
+        if self._own.pop(key) is not None:
             self._doubt.add([key])
             self._bump_key(key)
 
@@ -331,7 +328,7 @@ class ClusterView:
                 self.forgot(gone)
 
     def _take_agents(self, agents: Iterable[Agent]) -> None:
-        found = {agent.agent_id: node for agent in agents if (node := _node(agent)) is not None}
+        found = {agent.agent_id: node for agent in agents if (node := node_of(agent)) is not None}
         if self._me is not None:
             found[self._me.agent_id] = self._me
         nodes = tuple(sorted(found.values(), key=lambda node: node.node_id))
@@ -362,9 +359,9 @@ class ClusterView:
             if before == now:
                 continue
             if now is None:
-                del self._others[key]
+                self._others.pop(key)
             else:
-                self._others[key] = now
+                self._others.put(key, now)
             self._bump_key(key)
 
     def _bump_key(self, key: LeaseKey) -> None:
@@ -381,22 +378,3 @@ class ClusterView:
     def _announce(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
-
-
-def cluster_id_text(raw: bytes) -> str:
-    """Kafka's spelling of a cluster id: URL-safe base64 without padding, 22 characters."""
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
-
-
-def _node(agent: Agent) -> Node | None:
-    """None for an agent that does not listen."""
-    host, _, port = agent.address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-        return None
-    return Node(
-        node_id=agent.node_id,
-        agent_id=agent.agent_id,
-        host=host.strip("[]"),
-        port=int(port),
-        rack=agent.availability_zone,
-    )

@@ -25,7 +25,6 @@ from streamhouse.gateway.kafka.codes import ErrorCode
 from streamhouse.gateway.kafka.handlers.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from streamhouse.gateway.kafka.hot.metadata import (
     NO_OPERATIONS,
-    NOBODY,
     BrokerRow,
     TopicBlocks,
     TopicRow,
@@ -38,7 +37,7 @@ from streamhouse.gateway.kafka.wire.schema import read_request
 
 _KEY: Final = 3
 _IDS_FROM: Final = 12
-_PARTITIONS_AT_A_TIME: Final = 5_000  # some milliseconds of encoding; then others have their turn
+_PARTITIONS_AT_A_TIME: Final = 2_000  # a millisecond or two of encoding; then others have their turn
 _MANY_UNKNOWN: Final = 20  # above it, one look at all topics is cheaper than one at each
 _MAX_CREATED: Final = 100  # of one request; whoever wants more asks again
 _NEVER_CREATED: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
@@ -162,7 +161,10 @@ async def _encode(call: Call, found: Sequence[_Found], operations: int, *, hurry
         key, generation = (topic.topic_id, call.version, operations), (view.generation(topic.topic_id), topic.version)
         block = kept.get(key, generation)
         if block is None:
-            block = encode_topic(call.version, _row(view, topic, operations))
+            row = TopicRow(
+                name=topic.name, topic_id=topic.topic_id, operations=operations, partitions=view.leaders_of(topic)
+            )
+            block = encode_topic(call.version, row)
             kept.put(key, generation, block)
             encoded += topic.partition_count
         blocks.append(block)
@@ -170,9 +172,3 @@ async def _encode(call: Call, found: Sequence[_Found], operations: int, *, hurry
             encoded = 0
             await asyncio.sleep(0)
     return blocks
-
-
-def _row(view: ClusterView, topic: Topic, operations: int) -> TopicRow:
-    leaders = map(view.leader, topic.partition_keys())
-    partitions = [NOBODY if leader is None else (leader.node.node_id, leader.epoch) for leader in leaders]
-    return TopicRow(name=topic.name, topic_id=topic.topic_id, operations=operations, partitions=partitions)
