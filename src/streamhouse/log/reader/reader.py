@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 from typing import Final
 
 from streamhouse.core.clock import Clock
@@ -126,8 +127,7 @@ class LogReader:
         cursors = [Cursor(request, allowance) for request in requests]
         waited = False
         while True:
-            cold = [cursor for cursor in cursors if not self._fill_now(cursor)]
-            await self._fill_all(cold)
+            await self._fill_all(cursors)
             timeout_s = deadline_s - loop.time()
             if timeout_s <= 0 or _is_enough(cursors, allowance, min_bytes):
                 break
@@ -196,14 +196,34 @@ class LogReader:
     # Filling a cursor: everything at hand without an await; then one awaited step at a time.
 
     async def _fill_all(self, cursors: Sequence[Cursor]) -> None:
-        await self._look_for(cursors)
-        cold = [cursor for cursor in cursors if not self._fill_now(cursor)]
-        if len(cold) == 1:
-            await self._fill(cold[0])
-        elif cold:
+        """In the order asked for, as far as it matters: what is at hand must not use up the answer before one that
+        comes first and must be fetched, or whoever reads a busy partition and an old one never gets on with the latter.
+        """
+        left = list(dropwhile(self._fill_now, cursors))
+        if not left:
+            return
+        await self._look_for(left)
+        far = [cursor for cursor in left if not self._is_at_hand(cursor)]
+        if len(far) == 1:
+            await self._fill(far[0])
+        elif far:
             async with asyncio.TaskGroup() as group:
-                for cursor in cold:
+                for cursor in far:
                     group.create_task(self._fill(cursor))
+        for cursor in left:
+            if not self._fill_now(cursor):
+                await self._fill(cursor)
+
+    def _is_at_hand(self, cursor: Cursor) -> bool:
+        """Whether it can go on from memory. Takes nothing."""
+        view = self._views.get(cursor.key)
+        if cursor.is_done() or view is None:
+            return cursor.is_done()
+        led = self._led(cursor.key)
+        if led is not None and led.high_watermark <= cursor.offset <= led.visible_end:
+            return True
+        start, end = self._tail.start_offset(cursor.key), self._tail.end_offset(cursor.key)
+        return start is not None and end is not None and start <= cursor.offset < end
 
     async def _fill(self, cursor: Cursor) -> None:
         stalls = 0

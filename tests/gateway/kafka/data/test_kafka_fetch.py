@@ -59,7 +59,6 @@ async def test_the_first_batch_is_whole_even_above_max_bytes(kafka: Ground) -> N
     await fill(kafka, batch_of(b"c" * 5000), partition=1)
     assert values((await kafka.fetch(max_bytes=10)).records) == [b"a" * 5000]
     assert values((await kafka.fetch(partition_max_bytes=10)).records) == [b"a" * 5000]
-    await kafka.fetch(partition=1)
     response = await kafka.ask(FETCH, 12, fetch_request({"t": {1: 0, 0: 0}}, max_bytes=100))
     sizes = [len(each.records) > 0 for each in response.responses[0].partitions]
     assert sizes == [True, False]
@@ -80,6 +79,21 @@ async def test_from_objects_after_a_restart(tmp_path: Path) -> None:
     async with ground(tmp_path) as kafka:
         kafka.view.learned(await kafka.sh.topic("t"))
         assert values((await kafka.fetch(1)).records) == [b"a", b"b", b"c"]
+
+
+async def test_a_busy_partition_does_not_keep_an_old_one_that_comes_first_from_being_read(tmp_path: Path) -> None:
+    async with ground(tmp_path) as kafka:
+        await kafka.topic(partitions=3)
+        for partition in (0, 2):
+            await fill(kafka, batch_of(b"old" * 1000), partition=partition)
+    async with ground(tmp_path) as kafka:
+        kafka.view.learned(await kafka.sh.topic("t"))
+        await fill(kafka, *[batch_of(b"new" * 1000) for _ in range(5)], partition=1)
+        await kafka.fetch(partition=1)
+        response = await kafka.ask(FETCH, 12, fetch_request({"t": {0: 0, 1: 0, 2: 0}}, max_bytes=3000))
+        served = [len(each.records) > 0 for each in response.responses[0].partitions]
+        assert served[1] is False
+        assert served.count(True) == 1
 
 
 async def test_out_of_range_is_1_at_both_ends(kafka: Ground) -> None:
