@@ -21,9 +21,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from streamhouse.core.ids import PartitionKey
 from streamhouse.wire.batch import HEADER_BYTES
@@ -36,8 +35,7 @@ _OFFSETS: Final = Struct(">q15xi")  # a batch's base offset and last offset delt
 _SHRINK_FROM: Final = 64  # slots of evicted batches worth giving back
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TailRead:
+class TailRead(NamedTuple):
     batches: tuple[memoryview, ...]
     next_offset: int
     size_bytes: int

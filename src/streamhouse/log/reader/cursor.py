@@ -7,22 +7,22 @@ every other batch                   only if it fits both its partition's bytes a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from streamhouse.core.errors import StreamHouseError
 from streamhouse.core.ids import PartitionKey
 from streamhouse.log.reader.views import PartitionView
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadRequest:
+class ReadRequest(NamedTuple):
+    """This and its result are tuples: they are made for every partition of every fetch."""
+
     key: PartitionKey
     offset: int
     max_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadResult:
+class ReadResult(NamedTuple):
     batches: list[memoryview]
     """Whole record batches at their real offsets, one buffer each; the first may begin before the offset asked for."""
     next_offset: int
