@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 from streamhouse.broker.groups import classic_state
 from streamhouse.broker.groups.classic import ClassicGroup
 from streamhouse.broker.groups.consumer import ConsumerGroup
-from streamhouse.broker.groups.contract import Answer, GroupState, GroupType
+from streamhouse.broker.groups.contract import Answer, GroupType
 from streamhouse.broker.groups.payload import encode
 from streamhouse.cluster.lease_table import LeaseGuard
 from streamhouse.core.errors import Conflict, CoordinatorNotAvailable, LimitExceeded, StreamHouseError
@@ -74,7 +74,7 @@ class Cell:
     def is_blank(self) -> bool:
         if isinstance(self.machine, ClassicGroup):
             return self.machine.is_blank
-        return self.machine.state is GroupState.EMPTY
+        return not len(self.machine.roster)
 
 
 class Saver:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
@@ -29,8 +30,8 @@ class Housekeeping:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        loops = {"changes": self._listen, "topics": self._follow_topics, "expiry": self._expire_forever}
-        self._tasks = [asyncio.create_task(run(), name=f"groups {name}") for name, run in loops.items()]
+        loops = {"changes": self._listen, "topics": self._follow_topics, "expiry": self._expire_later}
+        self._tasks = [asyncio.create_task(_forever(name, step), name=f"groups {name}") for name, step in loops.items()]
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -40,14 +41,11 @@ class Housekeeping:
     # Changes.
 
     async def _listen(self) -> None:
-        while True:
-            with suppress(StreamHouseError):
-                async with self._registry.metadata.subscribe() as changes:
-                    self._heard(Change(kind=ChangeKind.ANY))
-                    async for change in changes:
-                        self._heard(change)
-                    return  # the store was closed
-            await asyncio.sleep(_RETRY_S)
+        async with self._registry.metadata.subscribe() as changes:
+            self._heard(Change(kind=ChangeKind.ANY))  # whatever happened before
+            async for change in changes:
+                self._heard(change)
+        await asyncio.sleep(_RETRY_S)
 
     def _heard(self, change: Change) -> None:
         if change.kind in (ChangeKind.TOPICS, ChangeKind.ANY):
@@ -63,17 +61,16 @@ class Housekeeping:
     # Topics.
 
     async def _follow_topics(self) -> None:
-        while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_EVERY_S):
-                    await self._topics_changed.wait()
-            self._topics_changed.clear()
-            try:
-                await self.look_at_topics()
-            except StreamHouseError:
-                self._topics_changed.set()
-                await asyncio.sleep(_RETRY_S)
-            await asyncio.sleep(_PAUSE_S)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_EVERY_S):
+                await self._topics_changed.wait()
+        self._topics_changed.clear()
+        try:
+            await self.look_at_topics()
+        except StreamHouseError:
+            self._topics_changed.set()
+            raise
+        await asyncio.sleep(_PAUSE_S)
 
     async def look_at_topics(self) -> None:
         """Tell every KIP-848 group what topics there are now."""
@@ -88,13 +85,9 @@ class Housekeeping:
 
     # Expiry.
 
-    async def _expire_forever(self) -> None:
-        while True:
-            await asyncio.sleep(self._registry.options.offsets_retention_check_ms / 1000)
-            try:
-                await self.expire()
-            except StreamHouseError as error:
-                _log.warning("groups could not be expired: %s", error)
+    async def _expire_later(self) -> None:
+        await asyncio.sleep(self._registry.options.offsets_retention_check_ms / 1000)
+        await self.expire()
 
     async def expire(self) -> None:
         """Delete groups that have been empty for long, with their offsets, and forget those that others deleted."""
@@ -124,3 +117,20 @@ class Housekeeping:
         cell = None if slot is None else slot.cells.get(group_id)
         if cell is not None and cell.is_blank and cell.saving is None:
             self._registry.forget(cell)
+
+
+async def _forever(name: str, step: Callable[[], Awaitable[None]]) -> None:
+    """A store that is away, or a defect, ends no loop: what it does not do now it does later."""
+    complained = False
+    while True:
+        try:
+            await step()
+            complained = False
+        except StreamHouseError as error:
+            if not complained:  # once for each time it is away
+                _log.warning("groups, %s: %s", name, error)
+            complained = True
+            await asyncio.sleep(_RETRY_S)
+        except Exception:
+            _log.exception("groups, %s", name)
+            await asyncio.sleep(_RETRY_S)

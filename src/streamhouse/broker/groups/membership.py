@@ -162,8 +162,10 @@ class Membership:
     async def _know_topics(self, request: ConsumerHeartbeat) -> None:
         """A topic that was created elsewhere a moment ago counts; but made-up names must not load the store."""
         registry = self._registry
+        if not request.topic_pattern and _all_known(request, registry):
+            return
         registry.learn_topics()
-        if all(name in registry.facts for name in request.topic_names or ()):
+        if _all_known(request, registry):
             return
         now_ms = registry.now_ms()
         if now_ms - self._looked_ms < _LOOK_AGAIN_MS:
@@ -174,3 +176,7 @@ class Membership:
         except MetadataError:
             return  # it will be noticed when the store is back
         registry.learn_topics()
+
+
+def _all_known(request: ConsumerHeartbeat, registry: Registry) -> bool:
+    return all(name in registry.facts for name in request.topic_names or ())

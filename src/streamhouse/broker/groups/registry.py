@@ -96,6 +96,7 @@ class Registry:
     async def gained(self, lease: Lease, guard: LeaseGuard) -> None:
         """Raises what the store raises; nothing is left behind then."""
         assert isinstance(lease.key, SlotKey)
+        self.lost(lease.key)
         slot = Slot(fence=SlotFence(slot=lease.key, epoch=lease.epoch), guard=guard)
         self.slots[lease.key] = slot
         try:
@@ -277,10 +278,14 @@ class Registry:
         if not slot.guard.valid():
             # Not ours to decide; if it turns out to be ours after all, the member gets a little longer.
             self._timers.set(timed, self.now_ms() + 1000)
-        elif isinstance(cell.machine, ClassicGroup):
-            self.apply(cell, cell.machine.on_timer(key, self.now_ms()))
-        else:
-            self.apply(cell, cell.machine.on_timer(key, self._facts, self.now_ms()))
+            return
+        try:
+            if isinstance(cell.machine, ClassicGroup):
+                self.apply(cell, cell.machine.on_timer(key, self.now_ms()))
+            else:
+                self.apply(cell, cell.machine.on_timer(key, self._facts, self.now_ms()))
+        except Exception:  # a defect; it must not take the timers of all other groups along
+            _log.exception("group %s failed at its %s timer", cell.group_id[:64], key.kind.value)
 
     def _deliver(self, cell: Cell, answer: Answer) -> None:
         future = self._waiting.pop(answer.ticket, None)

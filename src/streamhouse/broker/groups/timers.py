@@ -55,20 +55,24 @@ class Timers(Generic[T]):
     def run_due(self) -> None:
         """Fire what is due by the clock."""
         now_ms = self._clock.boot_ms()
-        while self._heap and self._heap[0].at_ms <= now_ms:
-            entry = heapq.heappop(self._heap)
-            if self._queued.get(entry.key) is not entry:
-                continue  # an earlier one took its place
-            del self._queued[entry.key]
-            wanted_ms = self._wanted.get(entry.key)
-            if wanted_ms is None:
-                continue
-            if wanted_ms > now_ms:
-                self._push(entry.key, wanted_ms)
-            else:
-                del self._wanted[entry.key]
-                self._fire(entry.key)
-        self._wake()
+        try:
+            while self._heap and self._heap[0].at_ms <= now_ms:
+                self._look_at(heapq.heappop(self._heap), now_ms)
+        finally:
+            self._wake()
+
+    def _look_at(self, entry: _Entry[T], now_ms: int) -> None:
+        if self._queued.get(entry.key) is not entry:
+            return  # an earlier one took its place
+        del self._queued[entry.key]
+        wanted_ms = self._wanted.get(entry.key)
+        if wanted_ms is None:
+            return
+        if wanted_ms > now_ms:
+            self._push(entry.key, wanted_ms)
+        else:
+            del self._wanted[entry.key]
+            self._fire(entry.key)
 
     def close(self) -> None:
         self._heap.clear()
