@@ -7,11 +7,14 @@ from streamhouse.gateway.kafka.api import Call
 from streamhouse.gateway.kafka.hot.leaders import CurrentLeader, NodeEndpoint
 
 
-def current_leader(call: Call, key: PartitionKey) -> CurrentLeader | None:
-    """None when nobody else is known to lead it: a client then asks for metadata."""
+def current_leader(call: Call, key: PartitionKey, *, may_be_here: bool = False) -> CurrentLeader | None:
+    """None when nobody else is known to lead it: a client then asks for metadata.
+
+    ``may_be_here``: the client came to the right place with an old epoch, and is to come again with the new one.
+    """
     view = call.broker.view
     leader = view.leader(key)
-    if leader is None or leader.node.node_id == view.node_id:
+    if leader is None or (leader.node.node_id == view.node_id and not may_be_here):
         return None
     endpoint = view.endpoint(leader.node, call.client.listener)
     return CurrentLeader(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,17 @@ async def test_an_older_epoch_is_74_and_a_newer_one_75(kafka: Ground) -> None:
         request = fetch_request({"t": {0: {"fetch_offset": 0, "current_leader_epoch": epoch}}})
         response = await kafka.ask(FETCH, 12, request)
         assert response.responses[0].partitions[0].error_code == code
+
+
+async def test_74_names_the_leader_and_its_new_epoch(kafka: Ground) -> None:
+    topic = await kafka.topic()
+    me = replace(OTHER, node_id=kafka.view.node_id, host="me.example")
+    kafka.view.elsewhere[topic.partition_keys()[0]] = Leader(node=me, epoch=1)
+    wanted = {"fetch_offset": 0, "current_leader_epoch": 0}
+    response = await kafka.ask(FETCH, 16, fetch_request({topic.topic_id: {0: wanted}}))
+    (answer,) = response.responses[0].partitions
+    assert (answer.error_code, answer.current_leader.leader_id, answer.current_leader.leader_epoch) == (74, 1, 1)
+    assert [(node.node_id, node.host) for node in response.node_endpoints] == [(1, "me.example")]
 
 
 async def test_a_last_fetched_epoch_that_is_not_of_this_log_is_told_where_it_diverges(kafka: Ground) -> None:

@@ -186,7 +186,9 @@ def _answer(wanted: FetchPartition, result: ReadResult) -> PartitionAnswer:
 
 def _error(call: Call, wanted: FetchPartition, key: PartitionKey, error: StreamHouseError) -> PartitionAnswer:
     code = error.kafka_code if error.kafka_code in _UNDERSTOOD else ErrorCode.KAFKA_STORAGE_ERROR
-    leader = current_leader(call, key) if isinstance(error, NotLeader | StaleEpoch) else None
+    leader = None
+    if isinstance(error, NotLeader | StaleEpoch):
+        leader = current_leader(call, key, may_be_here=isinstance(error, StaleEpoch))
     return PartitionAnswer(wanted.partition, code, -1, -1, -1, leader=leader)
 
 
