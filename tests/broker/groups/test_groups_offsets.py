@@ -9,6 +9,7 @@ from group_stage import GROUP, SLOT, Stage, code, soon
 
 from streamhouse.broker.groups.contract import MemberRef
 from streamhouse.broker.groups.offsets import CommitRequest
+from streamhouse.broker.groups.options import GroupOptions
 from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.metadata.contract import OffsetCommit, SlotFence
 
@@ -144,12 +145,17 @@ async def test_group_ids_that_are_none(stage: Stage, group: str) -> None:
     assert await code(stage.first.join(group=group)) == 24
 
 
-async def test_a_slow_store_is_said_to_be_one(stage: Stage) -> None:
-    await stage.first.lead()
+class TestSlowStore:
+    @pytest.fixture
+    def group_options(self) -> GroupOptions:
+        return GroupOptions(store_timeout_ms=50)
 
-    async def for_ever(*args: object) -> object:
-        return await asyncio.Event().wait()
+    async def test_a_slow_store_is_said_to_be_one(self, stage: Stage) -> None:
+        await stage.first.lead()
 
-    stage.first.store.fetch_offsets = for_ever  # type: ignore[method-assign, assignment]
-    assert await code(stage.first.groups.offsets.fetch(GROUP, keys=None)) == 15
-    assert SLOT in stage.first.groups.registry.slots
+        async def for_ever(*args: object) -> object:
+            return await asyncio.Event().wait()
+
+        stage.first.store.fetch_offsets = for_ever  # type: ignore[method-assign, assignment]
+        assert await code(stage.first.groups.offsets.fetch(GROUP, keys=None)) == 15
+        assert SLOT in stage.first.groups.registry.slots

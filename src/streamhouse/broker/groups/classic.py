@@ -1,16 +1,7 @@
 """The classic group protocol: members join, one of them assigns, all sync. Pure: events and the time in, effects out.
 
-                       first join                      all joined, or time is up
-            EMPTY ───────────────► PREPARING_REBALANCE ─────────────────────────► COMPLETING_REBALANCE
-              ▲                      ▲      │    ▲                                   │         │
-              └── nobody is left ────┼──────┘    └── join, leave, no sync in time ───┘         │ leader's sync
-                                     │                                                         ▼
-                                     └── join, leave, expiry, leader joins again ◄────────── STABLE
-
-A generation begins where PREPARING_REBALANCE ends; it is saved before anybody hears of it, and once more with the
-assignment, so that another coordinator goes on from either point without a rebalance and no generation is given twice.
-
-Every held request ends: a JoinGroup by the JOIN timer (or SESSION, for a newcomer), a SyncGroup by the SYNC timer.
+rebalancing.py draws the states and leads from one generation to the next. Every held request ends: a JoinGroup by the
+JOIN timer (or SESSION, for a newcomer), a SyncGroup by the SYNC timer.
 Must not know the store, a clock or a connection.
 """
 
@@ -32,18 +23,12 @@ from streamhouse.broker.groups.contract import (
     TimerKey,
     TimerKind,
 )
-from streamhouse.broker.groups.machine import Machine
-from streamhouse.broker.groups.options import (
-    MAX_ASSIGNMENT_BYTES,
-    MAX_ROSTER_BYTES,
-    NEW_MEMBER_JOIN_TIMEOUT_MS,
-    GroupOptions,
-)
-from streamhouse.broker.groups.roster import Member, Roster
+from streamhouse.broker.groups.options import MAX_ASSIGNMENT_BYTES, MAX_ROSTER_BYTES, NEW_MEMBER_JOIN_TIMEOUT_MS
+from streamhouse.broker.groups.rebalancing import JOIN, SYNC, Rebalancing
+from streamhouse.broker.groups.roster import Member
 from streamhouse.core.errors import (
     FencedInstance,
     GroupFull,
-    IllegalGeneration,
     InconsistentProtocol,
     LimitExceeded,
     MemberIdRequired,
@@ -52,34 +37,8 @@ from streamhouse.core.errors import (
     UnknownMember,
 )
 
-_JOIN = TimerKey(TimerKind.JOIN)
-_SYNC = TimerKey(TimerKind.SYNC)
-_MAY_REBALANCE = frozenset({GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE})
 
-
-class ClassicGroup(Machine):
-    def __init__(self, group_id: str, *, options: GroupOptions, generation: int = 0) -> None:
-        super().__init__()
-        self.group_id = group_id
-        self.state = GroupState.EMPTY
-        self.generation = generation
-        self.protocol_type = ""
-        self.protocol_name = ""
-        self.roster = Roster()
-        self.pending: dict[str, None] = {}
-        """Ids given out with MemberIdRequired and not used yet."""
-        self._options = options
-        self._unsynced: set[str] = set()
-        self._initial = False
-        """The present rebalance began from an empty group: it waits for more members to come."""
-        self._newcomer = False
-        self._remaining_ms = 0
-
-    @property
-    def is_blank(self) -> bool:
-        """Nothing here is worth remembering: no members, no ids given out."""
-        return self.state is GroupState.EMPTY and not self.pending
-
+class ClassicGroup(Rebalancing):
     # Join.
 
     def join(self, request: JoinRequest, ticket: Ticket, new_member_id: str, now_ms: int) -> Effects:
@@ -200,90 +159,6 @@ class ClassicGroup(Machine):
         )
         self._answer(ticket, result, after_save=True)
 
-    def _answer_join(self, member: Member, ticket: Ticket) -> None:
-        leads = self.roster.leader == member.member_id
-        result = JoinResult(
-            generation=self.generation,
-            protocol_type=self.protocol_type,
-            protocol_name=self.protocol_name,
-            leader=self.roster.leader or "",
-            member_id=member.member_id,
-            members=self.roster.joined_members(self.protocol_name) if leads else (),
-        )
-        self._answer(ticket, result, after_save=True)
-
-    # Rebalance.
-
-    def _rebalance_or_complete(self, now_ms: int) -> None:
-        if self.state in _MAY_REBALANCE:
-            self._prepare_rebalance(now_ms)
-        else:
-            self._complete_if_all_joined(now_ms)
-
-    def _prepare_rebalance(self, now_ms: int) -> None:
-        if self.state is GroupState.COMPLETING_REBALANCE:
-            self._end_syncs(RebalanceInProgress(f"group {self.group_id} rebalances"))
-        self._unsynced.clear()
-        self._timer(_SYNC, None)
-        self._initial = self.state is GroupState.EMPTY
-        self.state = GroupState.PREPARING_REBALANCE
-        if self._initial:
-            delay_ms = self._options.initial_rebalance_delay_ms
-            self._newcomer = False
-            self._remaining_ms = max(self.roster.rebalance_timeout_ms() - delay_ms, 0)
-            if delay_ms:
-                self._timer(_JOIN, now_ms + delay_ms)
-            else:
-                self._complete_join(now_ms)
-        elif self._all_joined():
-            self._complete_join(now_ms)
-        else:
-            self._timer(_JOIN, now_ms + self.roster.rebalance_timeout_ms())
-
-    def _complete_if_all_joined(self, now_ms: int) -> None:
-        if self.state is GroupState.PREPARING_REBALANCE and not self._initial and self._all_joined():
-            self._complete_join(now_ms)
-
-    def _all_joined(self) -> bool:
-        return self.roster.joining == len(self.roster) and not self.pending
-
-    def _on_join_timer(self, now_ms: int) -> None:
-        if self.state is not GroupState.PREPARING_REBALANCE:
-            return
-        if self._initial and self._newcomer and self._remaining_ms:
-            delay_ms = min(self._options.initial_rebalance_delay_ms, self._remaining_ms)
-            self._newcomer = False
-            self._remaining_ms -= delay_ms
-            self._timer(_JOIN, now_ms + delay_ms)
-        else:
-            self._complete_join(now_ms)
-
-    def _complete_join(self, now_ms: int) -> None:
-        """Who has not joined is out, but for static members, which only their session ends."""
-        for late in [m.member_id for m in self.roster if m.joining is None and m.instance_id is None]:
-            self._remove(late)
-        if len(self.roster) and not self.roster.elect():  # static members only, all of them away
-            self._timer(_JOIN, now_ms + max(self.roster.rebalance_timeout_ms(), 1))
-            return
-        self._timer(_JOIN, None)
-        self._initial = False
-        self.generation += 1
-        self._save()
-        if not len(self.roster):
-            self.state, self.protocol_name = GroupState.EMPTY, ""
-            return
-        self.state = GroupState.COMPLETING_REBALANCE
-        self.protocol_name = self.roster.select_protocol()
-        self._unsynced = {member.member_id for member in self.roster}
-        for member in self.roster:
-            member.assignment = b""
-            ticket = self.roster.hold_join(member, None)
-            if ticket is not None:
-                self._answer_join(member, ticket)
-                member.is_new = False
-            self._heard_of(member, now_ms)
-        self._timer(_SYNC, now_ms + self.roster.rebalance_timeout_ms())
-
     # Sync.
 
     def sync(self, request: SyncRequest, ticket: Ticket, now_ms: int) -> Effects:
@@ -330,7 +205,7 @@ class ClassicGroup(Machine):
         self._unsynced.discard(member.member_id)
         self._heard_of(member, now_ms)
         if not self._unsynced:
-            self._timer(_SYNC, None)
+            self._timer(SYNC, None)
 
     def _answer_sync(self, member: Member, ticket: Ticket) -> None:
         result = SyncResult(
@@ -417,12 +292,6 @@ class ClassicGroup(Machine):
             self._remove(member.member_id)
             self._after_removal(now_ms)
 
-    def _after_removal(self, now_ms: int) -> None:
-        if self.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
-            self._prepare_rebalance(now_ms)
-        else:
-            self._complete_if_all_joined(now_ms)
-
     def end(self, error: StreamHouseError) -> Effects:
         """Whoever waits here waits in vain: another coordinator has the group, or it was deleted."""
         self._end_syncs(error)
@@ -437,57 +306,8 @@ class ClassicGroup(Machine):
         for member in self.roster:
             self._heard_of(member, now_ms)
         if self.state is GroupState.PREPARING_REBALANCE:
-            self._timer(_JOIN, now_ms + self.roster.rebalance_timeout_ms())
+            self._timer(JOIN, now_ms + self.roster.rebalance_timeout_ms())
         elif self.state is GroupState.COMPLETING_REBALANCE:
             self._unsynced = {member.member_id for member in self.roster}
-            self._timer(_SYNC, now_ms + self.roster.rebalance_timeout_ms())
+            self._timer(SYNC, now_ms + self.roster.rebalance_timeout_ms())
         return self._take()
-
-    # Small parts.
-
-    def _member(self, member_id: str, instance_id: str | None) -> Member:
-        if instance_id is not None:
-            known_as = self.roster.static_id(instance_id)
-            if known_as is None:
-                raise UnknownMember(f"group {self.group_id} has no static member {instance_id!r}")
-            if known_as != member_id:
-                raise FencedInstance(f"static member {instance_id!r} of group {self.group_id} is another process now")
-        member = self.roster.get(member_id)
-        if member is None:
-            raise UnknownMember(f"group {self.group_id} has no member {member_id!r}")
-        return member
-
-    def _current_member(self, member_id: str, instance_id: str | None, generation: int) -> Member:
-        member = self._member(member_id, instance_id)
-        if generation != self.generation:
-            raise IllegalGeneration(f"group {self.group_id} is at generation {self.generation}, not at {generation}")
-        return member
-
-    def _remove(self, member_id: str) -> None:
-        member = self.roster.get(member_id)
-        if member is None:
-            return
-        gone = UnknownMember(f"group {self.group_id} no longer has member {member_id!r}")
-        for ticket in (self.roster.hold_join(member, None), self._end_sync(member)):
-            if ticket is not None:
-                self._answer(ticket, gone)
-        self.roster.remove(member_id)
-        self._unsynced.discard(member_id)
-        self._timer(TimerKey(TimerKind.SESSION, member_id), None)
-
-    def _drop_pending(self, member_id: str) -> None:
-        del self.pending[member_id]
-        self._timer(TimerKey(TimerKind.PENDING, member_id), None)
-
-    def _end_sync(self, member: Member) -> Ticket | None:
-        ticket, member.syncing = member.syncing, None
-        return ticket
-
-    def _end_syncs(self, error: StreamHouseError) -> None:
-        for member in self.roster:
-            ticket = self._end_sync(member)
-            if ticket is not None:
-                self._answer(ticket, error)
-
-    def _heard_of(self, member: Member, now_ms: int) -> None:
-        self._timer(TimerKey(TimerKind.SESSION, member.member_id), now_ms + member.session_timeout_ms)
