@@ -68,7 +68,9 @@ def start_apache_kafka() -> Iterator[Target]:
 def wait_until_answered(bootstrap: str, process: subprocess.Popen[bytes] | None = None) -> None:
     """A metadata request, not only an open port."""
     until = time.perf_counter() + _READY_WITHIN_S
-    admin = AdminClient({"bootstrap.servers": bootstrap, "reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 50})
+    admin = AdminClient(
+        {"bootstrap.servers": bootstrap, "reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 50, "log_level": 0}
+    )
     while True:
         try:
             admin.list_topics(timeout=1)

@@ -29,8 +29,10 @@ so is looking at many young ones at once.
 """
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
+_M_ARENA_MAX: Final = -8
 _KEEP_BELOW_BYTES: Final = 64 * MIB
 """A batch of 256 KB fresh from the kernel costs its page faults each time, a third of all CPU; from the heap, none."""
+_KEEP_FREE_BYTES: Final = 16 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +68,8 @@ def tune() -> None:
     with suppress(OSError, AttributeError):  # another C library: it works without
         libc = ctypes.CDLL(None)
         libc.mallopt(_M_MMAP_THRESHOLD, _KEEP_BELOW_BYTES)
-        libc.mallopt(_M_TRIM_THRESHOLD, _KEEP_BELOW_BYTES)
+        libc.mallopt(_M_TRIM_THRESHOLD, _KEEP_FREE_BYTES)
+        libc.mallopt(_M_ARENA_MAX, 1)  # one heap for all threads: each would keep its own free memory to itself
 
 
 def _on_signal(stop: asyncio.Event, number: int) -> None:
