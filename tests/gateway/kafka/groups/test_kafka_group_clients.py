@@ -203,3 +203,23 @@ async def test_aiokafka_reads_commits_and_resumes(platform: RunningStreamHouse) 
     await second.start()
     assert await second.getmany(timeout_ms=500) == {}
     await second.stop()
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_goes_on_after_a_restart_without_a_rebalance(tmp_path: Path, protocol: str) -> None:
+    options = {"data_dir": str(tmp_path / "streamhouse"), "kafka_enabled": True, "kafka_listen": "127.0.0.1:0"}
+    moved: list[object] = []
+    with running(options) as before:
+        before.run(before.api.create_topic("orders", 2))
+        reader = Reader(before, "steady", group_protocol=protocol)
+        reader.client.subscribe(["orders"], on_revoke=lambda client, partitions: moved.append(partitions))
+        before.run(before.api.produce("orders", b"one", partition=0))
+        until(lambda: reader.read == [b"one"], reader)
+        reader.client.commit(asynchronous=False)
+        options["kafka_listen"] = before.api.kafka_addresses[0]
+    with running(options) as after:
+        after.run(after.api.produce("orders", b"two", partition=1))
+        until(lambda: reader.read == [b"one", b"two"], reader)
+        reader.client.commit(asynchronous=False)
+        assert moved == []
+        reader.client.close()
