@@ -110,11 +110,15 @@ async def test_a_leader_that_is_no_live_broker_is_none(metadata: MetadataStore) 
         await lead(metadata, "deaf", keys)
         await view.refresh()
         assert [view.leader(key) for key in keys] == [None, None]
+        assert view.leaders_of(topic) == [(-1, -1), (-1, -1)]
+        before = view.generation(topic.topic_id)
         node_id = await join(metadata, "deaf", "10.0.0.3:9092")
         await eventually("it is seen to listen", lambda: view.leader(keys[0]) is not None)
         leader = view.leader(keys[0])
         assert leader is not None
         assert (leader.node.node_id, leader.epoch) == (node_id, 1)
+        assert view.leaders_of(topic) == [(node_id, 1), (node_id, 1)]
+        assert view.generation(topic.topic_id) != before, "what was encoded before names no leader"
 
 
 async def test_leases_of_others_are_seen_when_they_change_and_own_ones_only_when_told(metadata: MetadataStore) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,16 @@ class KafkaPort:
             assert piece, "the connection was closed"
             found += piece
         return bytes(found)
+
+    def on_view(self, look: Callable[[Any], Any]) -> Any:
+        """What ``look`` says of the agent's cluster view, in the agent's own thread."""
+
+        async def over_there() -> Any:
+            door = self.platform.api.agent.kafka
+            assert door is not None
+            return look(door.broker.view)
+
+        return self.platform.run(over_there())
 
     # The usual first steps.
 

@@ -70,6 +70,7 @@ def test_a_name_that_is_not_allowed_is_error_17_and_kafkas_own_topics_are_never_
 
 def test_many_unknown_topics_are_looked_up_together(port: KafkaPort) -> None:
     name = port.new_topic()
+    port.on_view(lambda view: view.forgot(view.topic(name)))  # as if another agent had made it a moment ago
     names = [f"nobody-{number}" for number in range(200)]
     found = {topic.name: topic.error_code for topic in port.metadata(*names, name).topics}
     assert found == {**dict.fromkeys(names, 3), name: 0}
@@ -104,6 +105,23 @@ def test_a_topic_that_grew_or_went_is_told_at_once(port: KafkaPort) -> None:
     assert [partition.leader_id >= 0 for partition in grown] == [True] * 4
     port.ask(20, 6, topics=[{"name": name}], timeout=10_000)
     assert port.metadata(name).topics[0].error_code == 3
+
+
+def test_a_leader_that_changes_is_told_at_once_whatever_was_answered_before(port: KafkaPort) -> None:
+    name = port.new_topic(2)
+    key = port.on_view(lambda view: view.topic(name).partition_keys()[1])
+    (lease,) = port.platform.run(port.platform.api.stores.metadata.list_leases(keys=[key]))
+
+    def leaders() -> list[tuple[int, int, int]]:
+        partitions = port.metadata(name).topics[0].partitions
+        return [(each.error_code, each.leader_id, each.leader_epoch) for each in partitions]
+
+    first, led = leaders()
+    assert (led[0], led[2]) == (0, lease.epoch)
+    port.on_view(lambda view: view.ended(key))
+    assert leaders() == [first, (5, -1, -1)]
+    port.on_view(lambda view: view.gained(lease))
+    assert leaders() == [first, led]
 
 
 def test_many_partitions_are_told_whole(port: KafkaPort) -> None:
