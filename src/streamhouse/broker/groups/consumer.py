@@ -35,7 +35,7 @@ from streamhouse.broker.groups.contract import (
 from streamhouse.broker.groups.machine import Machine
 from streamhouse.broker.groups.options import MAX_ASSIGNED_PARTITIONS, MAX_ROSTER_BYTES, GroupOptions
 from streamhouse.broker.groups.patterns import matching
-from streamhouse.broker.groups.snapshot import ConsumerMemberSnapshot, ConsumerSnapshot, Reconciliation
+from streamhouse.broker.groups.snapshot import ConsumerSnapshot, Reconciliation
 from streamhouse.core.errors import (
     FencedInstance,
     GroupFull,
@@ -366,14 +366,10 @@ class ConsumerGroup(Machine):
         )
 
     def snapshot(self) -> ConsumerSnapshot:
-        members = tuple(
-            ConsumerMemberSnapshot(
-                **{name: getattr(member, name) for name in ConsumerMemberSnapshot.__dataclass_fields__}
-            )
-            for member in self.roster
-        )
         return ConsumerSnapshot(
-            assignment_epoch=self.assignment_epoch, partitions=tuple(self._partitions.items()), members=members
+            assignment_epoch=self.assignment_epoch,
+            partitions=tuple(self._partitions.items()),
+            members=tuple(member.snapshot() for member in self.roster),
         )
 
     def restore(self, snapshot: ConsumerSnapshot, now_ms: int) -> Effects:
@@ -381,8 +377,7 @@ class ConsumerGroup(Machine):
         self.assignment_epoch = snapshot.assignment_epoch
         self._partitions = dict(snapshot.partitions)
         for saved in snapshot.members:
-            fields = {name: getattr(saved, name) for name in ConsumerMemberSnapshot.__dataclass_fields__}
-            member = ConsumerMember(**fields)
+            member = ConsumerMember.restored(saved)
             self.roster.add(member)
             session_end_ms = now_ms + self._options.consumer_session_timeout_ms
             self._timer(TimerKey(TimerKind.SESSION, member.member_id), session_end_ms)

@@ -7,12 +7,16 @@ the whole of "one reader at a time".
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Final
 
-from streamhouse.broker.groups.snapshot import Reconciliation
+from streamhouse.broker.groups.snapshot import ConsumerMemberSnapshot, Reconciliation
 from streamhouse.core.ids import PartitionKey, TopicId
 
-_MEMBER_OVERHEAD_BYTES = 128
+_MEMBER_OVERHEAD_BYTES: Final = 128
+_SAVED: Final = tuple(each.name for each in fields(ConsumerMemberSnapshot) if each.compare)
+_snapshot_fields: Final = attrgetter(*_SAVED)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,6 +39,18 @@ class ConsumerMember:
     target: frozenset[PartitionKey] = frozenset()
     topics: frozenset[TopicId] = frozenset()
     """What its names and its pattern come to, by the topics last seen."""
+    last_snapshot: ConsumerMemberSnapshot | None = None
+
+    def snapshot(self) -> ConsumerMemberSnapshot:
+        """The same object as last time if nothing has changed."""
+        last, now = self.last_snapshot, _snapshot_fields(self)
+        if last is None or _snapshot_fields(last) != now:
+            last = self.last_snapshot = ConsumerMemberSnapshot(**dict(zip(_SAVED, now, strict=True)))
+        return last
+
+    @classmethod
+    def restored(cls, saved: ConsumerMemberSnapshot) -> ConsumerMember:
+        return cls(**dict(zip(_SAVED, _snapshot_fields(saved), strict=True)))
 
     @property
     def weight_bytes(self) -> int:

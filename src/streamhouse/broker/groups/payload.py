@@ -63,7 +63,7 @@ def encode(group: GroupSnapshot) -> bytes:
             out.number("I", count)
         out.number("I", len(group.members))
         for consumer in group.members:
-            _put_consumer(out, consumer)
+            out.raw(_consumer_bytes(consumer))
     return out.joined()
 
 
@@ -128,6 +128,14 @@ def _classic_member(source: _In) -> ClassicMemberSnapshot:
 
 
 # Consumer.
+
+
+def _consumer_bytes(member: ConsumerMemberSnapshot) -> bytes:
+    if not member.encoded:
+        out = _Out()
+        _put_consumer(out, member)
+        member.encoded.append(out.joined())
+    return member.encoded[0]
 
 
 def _put_consumer(out: _Out, member: ConsumerMemberSnapshot) -> None:
@@ -213,10 +221,11 @@ class _Out:
 
     def keys(self, keys: Iterable[PartitionKey]) -> None:
         by_topic: dict[TopicId, list[int]] = {}
-        for key in sorted(keys):
+        for key in keys:
             by_topic.setdefault(key.topic_id, []).append(key.partition)
         self.number("I", len(by_topic))
-        for topic_id, partitions in by_topic.items():
+        for topic_id in sorted(by_topic):
+            partitions = sorted(by_topic[topic_id])
             self.raw(topic_id.bytes)
             self.number(f"I{len(partitions)}I", len(partitions), *partitions)
 

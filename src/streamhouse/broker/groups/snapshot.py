@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from streamhouse.broker.groups.contract import GroupState
@@ -57,6 +57,8 @@ class ConsumerMemberSnapshot:
     assigned: frozenset[PartitionKey]
     revoking: frozenset[PartitionKey]
     target: frozenset[PartitionKey]
+    encoded: list[bytes] = field(default_factory=list, repr=False, compare=False)
+    """Its bytes, once somebody has made them: most members of a large group are the same from one save to the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
