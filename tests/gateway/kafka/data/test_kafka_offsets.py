@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,9 @@ async def test_the_end_of_an_epoch_is_the_start_of_the_next_higher_one(
     monkeypatch.setattr(reads._metadata, "epoch_history", recorded)
     monkeypatch.setattr(reads._reader, "end_offsets", ends)
     assert await reads.epoch_end(key, asked) == EpochEnd(epoch=epoch, end_offset=end)
+    trimmed = EndOffsets(log_start_offset=400, last_stable_offset=500, high_watermark=500)
+    monkeypatch.setattr(reads._reader, "end_offsets", lambda _: asyncio.sleep(0, trimmed))
+    assert (await reads.epoch_end(key, asked)).end_offset in (-1, max(end, 400))
 
 
 @pytest.mark.parametrize("version", [2, 3, 4])

@@ -249,6 +249,22 @@ async def test_after_the_timeout_the_answer_is_7_and_the_append_goes_on(kafka: G
     assert [record.value for record in await kafka.sh.read("t", 0, 0)] == [b"v"]
 
 
+async def test_the_answer_waits_for_all_its_partitions(kafka: Ground) -> None:
+    topic = await kafka.topic(partitions=2)
+    log, wal = kafka.sh.agent.log, kafka.sh.agent.wal
+    synced = log._on_synced
+    wal._on_synced[:] = []
+    started = kafka.start(PRODUCE, 9, produce_request({"t": {0: batch_of(b"v"), 1: batch_of(b"w")}}))
+    first, second = (log._partitions[key].pending[0].lsn for key in topic.partition_keys())
+    synced(first)
+    await asyncio.sleep(0.01)
+    assert not started.done()
+    synced(second)
+    response = await kafka.answer(PRODUCE, 9, started)
+    assert [each.error_code for each in response.responses[0].partition_responses] == [0, 0]
+    wal._on_synced[:] = [synced]
+
+
 async def test_a_client_that_hangs_up_does_not_cancel_the_append(kafka: Ground) -> None:
     await kafka.topic()
     started = kafka.start(PRODUCE, 9, produce_request({"t": {0: batch_of(b"v")}}))
