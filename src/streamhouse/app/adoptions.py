@@ -16,7 +16,7 @@ from typing import Final
 
 from streamhouse.app.background import Background, Report, unheard
 from streamhouse.core.clock import Clock
-from streamhouse.core.errors import BackPressureRejected, NotLeader, StreamHouseError
+from streamhouse.core.errors import NotLeader, StreamHouseError
 from streamhouse.core.ids import PartitionKey
 from streamhouse.log.leased.adoption import Adoption, Share, shares_of
 from streamhouse.log.leased.log import LeasedLog
@@ -29,6 +29,7 @@ _BETWEEN_LOOKS_S: Final = 0.02
 _AT_ONCE: Final = 16
 _FIRST_PAUSE_MS: Final = 500
 _LONGEST_PAUSE_MS: Final = 60_000
+_TRIES_UNSAID: Final = 3
 _HEALTH: Final = "adoption"
 _LISTENING: Final = "intent notifications"
 
@@ -123,7 +124,7 @@ class Adoptions:
             key = PartitionKey(intent.topic_id, partition)
             if key not in self._running:  # else it looks again at its end
                 wanted.setdefault(key, []).append(intent)
-        slices = await self._slices({intent for intents in wanted.values() for intent in intents})
+        slices = await self._slices(dict.fromkeys(intent for intents in wanted.values() for intent in intents))
         for key, intents in wanted.items():
             shares = shares_of([(intent, slices[intent]) for intent in intents if intent in slices], key.partition)
             if shares:
@@ -177,9 +178,9 @@ class Adoptions:
         tries = self._troubles[todo].tries + 1 if todo in self._troubles else 1
         pause_ms = min(_FIRST_PAUSE_MS * 2 ** min(tries - 1, 20), _LONGEST_PAUSE_MS)
         self._troubles[todo] = _Trouble(tries=tries, next_try_ms=self._clock.boot_ms() + pause_ms, error=error)
-        if not isinstance(error, BackPressureRejected):
-            level = logging.ERROR if tries == 1 else logging.WARNING
-            _log.log(level, "%s/%d: %s cannot be adopted: %s", share.key.topic_id, share.partition, share, error)
+        passes = isinstance(error, StreamHouseError) and error.retriable  # by itself, mostly
+        if tries >= _TRIES_UNSAID or not passes:
+            _log.error("%s cannot be adopted for %s: %s", share, share.key, error)
         self._tell_health()
 
     def _tell_health(self) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from streamhouse.core.errors import MetadataUnavailable, NotAdopted, NotFound, StoreUnavailable
+from streamhouse.core.errors import MetadataUnavailable, NotAdopted, NotFound, StoreUnavailable, TopicNotFound
 from streamhouse.metadata.contract import Intent, IntentKey, IntentVerdict, MetadataStore, Verdict
 from streamhouse.spark.sink_shares import TopicShare
 
@@ -88,9 +88,14 @@ class SinkCommit:
                 await self._adopt(found, batch, waited)
             else:
                 await waited.pause(_not_adopted(found, share, batch))
-            found = await waited.until_known(
-                lambda: self._metadata.get_intent(intent.key), f"{batch} for {share.topic} is registered"
-            )
+            found = await waited.until_known(lambda: self._look(intent.key, share), f"{batch} is registered")
+
+    async def _look(self, key: IntentKey, share: TopicShare) -> Intent | None:
+        """None when it is complete, and a later batch has replaced it."""
+        found = await self._metadata.get_intent(key)
+        if found is None and await self._metadata.last_batch(key.query_id, key.topic_id) is None:
+            raise TopicNotFound(f"topic {share.topic} was deleted while {key.query_id} wrote to it")
+        return found
 
     async def _adopt(self, intent: Intent, batch: BatchId, waited: _Patience) -> None:
         for partition in sorted({piece.partition for piece in intent.slices} - intent.adopted):

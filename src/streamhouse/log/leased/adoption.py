@@ -101,9 +101,15 @@ class Adoption:
             if piece.encoding != KAFKA_BATCHES:
                 raise UnsupportedVersion(f"{share}: {piece.object.key} has the unknown encoding {piece.encoding!r}")
             async with self._gate.admit(piece.byte_length):
-                data = await self.store.get_range(piece.object.key, piece.byte_offset, piece.byte_length)
-                await self.offload.run(_check, data, piece)
+                try:
+                    await self._verify(piece)
+                except CorruptData:
+                    await self._verify(piece)  # once more: it may have happened on the way
             self.stats.verified_bytes += piece.byte_length
+
+    async def _verify(self, piece: IntentSlice) -> None:
+        data = await self.store.get_range(piece.object.key, piece.byte_offset, piece.byte_length)
+        await self.offload.run(_check, data, piece)
 
     async def adopt(self, share: Share) -> None:
         """Put a verified share at the end of its partition's log, or find it there.
@@ -161,16 +167,17 @@ class Adoption:
                 )
             except NotFound:
                 if unknown:
-                    raise  # one of them may have completed the intent, and the next batch has replaced it since
+                    # One of them may have completed the intent, and the next batch has replaced it since.
+                    raise partition.not_leader() from None
                 return None
             except MetadataError:
                 unknown += 1
-                if partition.phase is Phase.DROPPED:
-                    raise
             else:
                 not_yet += outcome.verdict is Verdict.NOT_YET
                 if outcome.verdict is not Verdict.NOT_YET or not_yet > _NOT_YET_TRIES:
                     return outcome
+            if partition.phase is Phase.DROPPED:
+                raise partition.not_leader()
             tries += 1
             longest_s = min(_FIRST_PAUSE_S * 2 ** min(tries, 10), _LONGEST_PAUSE_S)
             await asyncio.sleep(self.randomness.uniform(0, longest_s))

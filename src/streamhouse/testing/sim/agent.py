@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from streamhouse.app.adoptions import Adoptions
 from streamhouse.app.ownership import LogOwner
 from streamhouse.app.requests import FlushRequests
 from streamhouse.app.topics import TopicWatch
@@ -19,6 +20,7 @@ from streamhouse.cluster.contract import Mode
 from streamhouse.cluster.member import Member
 from streamhouse.core.errors import CorruptData, NotLeader, StreamHouseError
 from streamhouse.core.ids import PartitionKey
+from streamhouse.log.leased.adoption import Adoption
 from streamhouse.log.leased.log import LeasedLog
 from streamhouse.log.leased.recovery import held_by_partition
 from streamhouse.log.reader.options import ReaderOptions
@@ -53,12 +55,13 @@ class Parts:
     member: Member
     topics: TopicWatch
     flushes: FlushRequests
+    adoptions: Adoptions
 
     async def stop(self) -> None:
         """In order; app/agent.py's own."""
         self.log.limit_closing(_STOP_TIMEOUT_S)
         await self.member.stop()
-        for part in (self.flushes, self.topics, self.reader, self.log, self.wal):
+        for part in (self.adoptions, self.flushes, self.topics, self.reader, self.log, self.wal):
             await part.close()
 
 
@@ -268,7 +271,18 @@ class SimAgent:
         log.start()
         topics.start()
         flushes.start()
-        return Parts(wal=wal, log=log, reader=reader, member=member, topics=topics, flushes=flushes)
+        adoptions = Adoptions(
+            adoption=Adoption(metadata=self._metadata, store=objects, log=log, randomness=dice),
+            metadata=self._metadata,
+            log=log,
+            clock=self.clock,
+            report=member.report,
+        )
+        if scenario.sinks:
+            adoptions.start()
+        return Parts(
+            wal=wal, log=log, reader=reader, member=member, topics=topics, flushes=flushes, adoptions=adoptions
+        )
 
     async def _sync_latency(self) -> None:
         self._reaches("sync", "sent")

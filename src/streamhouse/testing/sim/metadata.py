@@ -37,6 +37,8 @@ _REPEATABLE: Final = frozenset(
         "register_agent",
         "heartbeat",
         "complete_flushes",
+        "register_intent",
+        "adopt_intent",
     }
 )
 _LOST_NOTICES: Final = 0.1

@@ -8,9 +8,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from streamhouse.testing.sim import mutants_log, mutants_metadata, mutants_wal
+from streamhouse.testing.sim import mutants_adoption, mutants_log, mutants_metadata, mutants_wal
 from streamhouse.testing.sim.mutant import Mutant
 
-MUTANTS: Final[tuple[Mutant, ...]] = (*mutants_log.MUTANTS, *mutants_metadata.MUTANTS, *mutants_wal.MUTANTS)
+MUTANTS: Final[tuple[Mutant, ...]] = (
+    *mutants_log.MUTANTS,
+    *mutants_adoption.MUTANTS,
+    *mutants_metadata.MUTANTS,
+    *mutants_wal.MUTANTS,
+)
 MOST_SEEDS: Final = 500
 """Within so many each of them must be found."""

@@ -21,6 +21,12 @@ _POINTS: Final = (
     ("load_producers", "done"),
 )
 
+_ADOPTION_POINTS: Final = (
+    ("adopt_intent", "sent"),
+    ("adopt_intent", "done"),
+    ("list_unadopted", "done"),
+)
+
 
 class Nemesis:
     def __init__(self, world: World) -> None:
@@ -134,7 +140,8 @@ class Nemesis:
         if self.dice.chance(0.3):
             act()
             return
-        step, stage = self.dice.pick(_POINTS)
+        points = (*_POINTS, *_ADOPTION_POINTS) if self.world.scenario.sinks else _POINTS
+        step, stage = self.dice.pick(points)
         trap = agent.trap = Trap(step=step, stage=stage, springs=act)
 
         def give_up_waiting() -> None:

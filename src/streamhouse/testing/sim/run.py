@@ -23,6 +23,7 @@ from streamhouse.testing.sim.producers import IdempotentProducer, PlainProducer
 from streamhouse.testing.sim.readers import Reader
 from streamhouse.testing.sim.replacing import replaced
 from streamhouse.testing.sim.scenario import Scenario, draw_scenario
+from streamhouse.testing.sim.sinks import Sink
 from streamhouse.testing.sim.world import Noted, World, key_of
 
 _SETTLE_MS: Final = 40_000
@@ -110,6 +111,9 @@ async def _live(world: World, errands: Errands) -> None:
             else PlainProducer(world, f"p{number}", plan)
         )
         clients.append(producer.client.lane.spawn(producer.run()))
+    for number in range(world.scenario.sinks):
+        sink = Sink(world, f"s{number}")
+        clients.append(sink.client.lane.spawn(sink.run()))
     for number in range(world.scenario.readers):
         reader = Reader(world, f"r{number}")
         clients.append(reader.client.lane.spawn(reader.run()))

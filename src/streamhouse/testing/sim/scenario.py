@@ -125,6 +125,9 @@ class Scenario:
     """How long things go wrong; afterwards everything heals."""
     producers: tuple[ProducerPlan, ...]
     readers: int
+    sinks: int
+    """Spark queries that write, beside the producers."""
+    sink_batches: int
     mischief: tuple[Mischief, ...]
     mischief_every_ms: float
     errands: tuple[Errand, ...]
@@ -148,6 +151,7 @@ class Scenario:
 
 def draw_scenario(seed: int) -> Scenario:
     dice = Dice(seed).child("scenario")
+    sink_dice = Dice(seed).child("sinks")
     single = dice.chance(0.3)
     durability = Durability.WAL if single else Durability.OBJECT
     agents = 1 if single else dice.pick((2, 3, 3, 3, 4))
@@ -166,6 +170,8 @@ def draw_scenario(seed: int) -> Scenario:
         run_ms=dice.uniform(3000, 9000),
         producers=tuple(_producer(dice, single) for _ in range(dice.between(2, 3))),
         readers=dice.between(1, 2),
+        sinks=sink_dice.between(1, 2) if sink_dice.chance(0.35) else 0,
+        sink_batches=sink_dice.between(3, 8),
         mischief=mischief,
         mischief_every_ms=dice.uniform(300, 1500),
         errands=tuple(dice.pick(tuple(Errand)) for _ in range(dice.between(0, 2))),

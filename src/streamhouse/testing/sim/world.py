@@ -12,6 +12,7 @@ from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.metadata.contract import (
     AcquireVerdict,
     Durability,
+    IntentKey,
     Lease,
     LeasedSlice,
     NewTopic,
@@ -56,6 +57,8 @@ class World:
         self.broken: BaseException | None = None
         """An exception that no fault explains: there is nothing to judge."""
         self.log_starts: dict[PartitionKey, int] = {}
+        self.adopted: dict[tuple[str, int, Key], Committed] = {}
+        """What a sink's batch became, by query, batch and partition."""
         self._stir = asyncio.Event()
         self.over = False
         """Producers begin nothing new."""
@@ -102,6 +105,8 @@ class World:
         elif name == "commit_leased":
             for piece, outcome in zip(args[1], answer, strict=True):
                 self._committed(piece, outcome)
+        elif name == "adopt_intent":
+            self._adopted(args[0], kwargs["epoch"], answer)
 
     def _led(self, leases: Iterable[Lease]) -> None:
         for lease in leases:
@@ -129,6 +134,18 @@ class World:
             self.history.committed.append(
                 Committed(key=key_of(piece.key), epoch=piece.epoch, base_offset=piece.base_offset, at_ms=self.now_ms())
             )
+
+    def _adopted(self, intent: IntentKey, epoch: int, outcome: SliceOutcome) -> None:
+        again = " (repeated)" if outcome.repeated else ""
+        self.note(
+            f"adoption of batch {intent.batch_id} of {intent.query_id} by {_short(outcome.key)} at"
+            f" {outcome.base_offset}, epoch {epoch}: {outcome.verdict}{again}"
+        )
+        if outcome.verdict is Verdict.COMMITTED and not outcome.repeated:
+            key = key_of(outcome.key)
+            committed = Committed(key=key, epoch=epoch, base_offset=outcome.base_offset, at_ms=self.now_ms())
+            self.history.committed.append(committed)
+            self.adopted[(intent.query_id, intent.batch_id, key)] = committed
 
     def _is_known(self, lease: Lease) -> bool:
         return isinstance(lease.key, PartitionKey) and any(
