@@ -100,6 +100,7 @@ async def test_r20_no_answer_once_the_lease_may_have_run_out(stage: Stage) -> No
     stage.first.guard.held = False
     assert await stage.first.heartbeat(joined.member_id, joined.generation) == 16
     assert await code(stage.first.fetch(key)) == 16
+    assert await code(stage.first.groups.inspection.describe_classic(GROUP)) == 16
     stage.first.groups.lost(SLOT)
     assert await code(waiting) == 16
 
