@@ -1,0 +1,87 @@
+"""An archive of StreamHouse and the libraries its tasks need, for clusters whose machines do not have it.
+
+Spark unpacks it beside every executor and planner (``spark.archives``, or ``addArtifacts(archive=True)``), where the
+shim finds it. It holds compiled code, so it serves machines of the same platform and Python minor version. What PySpark
+itself asks for on every machine (pyarrow, pandas, numpy) is not in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import platform
+import sys
+import tarfile
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+import streamhouse
+from streamhouse.core.errors import ConfigError
+from streamhouse.spark.shim import ARCHIVE_DIRECTORY
+
+NEEDED: Final = ("cramjam", "crc32c", "lz4", "obstore", "zstandard")
+"""Distributions that every task imports."""
+USEFUL: Final = ("asyncpg", "psycopg", "psycopg-binary", "fastavro")
+"""Taken along where they are installed: some metadata stores, targets and formats need them."""
+
+_SKIPPED: Final = frozenset({"__pycache__", ".dist-info"})
+
+
+def archive_name() -> str:
+    """Says whom it fits, and changes with what is in it."""
+    digest = hashlib.sha256()
+    for name, path in _members():
+        stamp = path.stat()
+        digest.update(f"{name}|{stamp.st_size}|{stamp.st_mtime_ns}\n".encode())
+    python = f"py{sys.version_info.major}{sys.version_info.minor}"
+    where = f"{sys.platform}-{platform.machine()}"
+    return f"streamhouse-{streamhouse.__version__}-{python}-{where}-{digest.hexdigest()[:12]}.tar.gz"
+
+
+def pack(target: Path) -> Path:
+    """Write the archive, or find it there. ``target`` is a directory. Returns the archive's path."""
+    target.mkdir(parents=True, exist_ok=True)
+    archive = target / archive_name()
+    if archive.exists():
+        return archive
+    unfinished = archive.with_suffix(f".{id(archive)}.tmp")
+    with tarfile.open(unfinished, "w:gz", compresslevel=1) as tar:
+        for name, path in _members():
+            content = path.read_bytes()
+            member = tarfile.TarInfo(f"lib/{name}")
+            member.size, member.mode, member.mtime = len(content), 0o644, int(path.stat().st_mtime)
+            tar.addfile(member, io.BytesIO(content))
+    unfinished.rename(archive)
+    return archive
+
+
+def spark_archive(archive: Path) -> str:
+    """As ``spark.archives`` wants it: with the name to unpack it as."""
+    return f"{archive}#{ARCHIVE_DIRECTORY}"
+
+
+def _members() -> Iterator[tuple[str, Path]]:
+    """Name in the archive's lib, and file, in a fixed order."""
+    package = Path(streamhouse.__file__).parent
+    for path in sorted(package.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts and path.suffix not in (".c", ".pyx", ".pxi"):
+            yield f"streamhouse/{path.relative_to(package).as_posix()}", path
+    for distribution in (*NEEDED, *USEFUL):
+        yield from _of_distribution(distribution)
+
+
+def _of_distribution(name: str) -> Iterator[tuple[str, Path]]:
+    try:
+        files = metadata.distribution(name).files or []
+    except metadata.PackageNotFoundError:
+        if name in USEFUL:
+            return
+        raise ConfigError(f"the library {name} is not installed", hint="install streamhouse anew") from None
+    for file in sorted(files, key=str):
+        if file.parts[0] == ".." or "__pycache__" in file.parts:
+            continue
+        path = Path(str(file.locate()))
+        if path.is_file():
+            yield file.as_posix(), path

@@ -1,0 +1,272 @@
+"""Reading without Spark: planned ranges → rows, from every kind of entry and codec; objects that go away (R7)."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+from source_ground import BASE_MS, compact, entries_of, fill, plan, read, sample
+
+from streamhouse.core.errors import DataLost, InvalidSetting, ObjectNotFound, PartitionNotFound, TopicNotFound
+from streamhouse.core.ids import PartitionKey
+from streamhouse.metadata.contract import KAFKA_BATCHES, SEGMENT_V1
+from streamhouse.spark.arrow_rows import arrow_schema
+from streamhouse.spark.rows import DEFAULT_COLUMNS, HEADERS
+from streamhouse.testing.plugin import RunningStreamHouse
+
+EVERYTHING = {"subscribe": "orders", "includeHeaders": "true"}
+
+
+@pytest.fixture
+def streamhouse_options(tmp_path: Path) -> dict[str, Any]:
+    """Small segments, so that a test has both kinds of entry without megabytes."""
+    return {"data_dir": str(tmp_path / "streamhouse"), "segment_max_bytes": "64KiB"}
+
+
+@pytest.fixture
+def orders(streamhouse: RunningStreamHouse) -> RunningStreamHouse:
+    streamhouse.run(streamhouse.api.create_topic("orders", 2))
+    return streamhouse
+
+
+def key_of(platform: RunningStreamHouse, partition: int, topic: str = "orders") -> PartitionKey:
+    return PartitionKey(platform.run(platform.api.topic(topic)).topic_id, partition)
+
+
+def expected(number: int, partition: int, offset: int) -> dict[str, Any]:
+    record = sample(number)
+    moment = datetime.datetime.fromtimestamp(BASE_MS / 1000, datetime.UTC) + datetime.timedelta(milliseconds=number)
+    return {
+        "key": record.key,
+        "value": record.value,
+        "topic": "orders",
+        "partition": partition,
+        "offset": offset,
+        "timestamp": moment,
+        "timestampType": 0,
+        "headers": [{"key": header.key, "value": header.value} for header in record.headers] or None,
+    }
+
+
+def test_p_1_rows_have_exactly_the_arrow_types_that_spark_expects_of_the_kafka_sources_columns() -> None:
+    headers = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+    kafka = StructType(
+        [
+            StructField("key", BinaryType()),
+            StructField("value", BinaryType()),
+            StructField("topic", StringType()),
+            StructField("partition", IntegerType()),
+            StructField("offset", LongType()),
+            StructField("timestamp", TimestampType()),
+            StructField("timestampType", IntegerType()),
+            StructField("headers", headers),
+        ]
+    )
+    assert arrow_schema((*DEFAULT_COLUMNS, HEADERS)).equals(to_arrow_schema(kafka, timezone="UTC"))
+
+
+def test_p_1_every_record_comes_as_it_was_written_from_both_kinds_of_entry_and_all_codecs(
+    orders: RunningStreamHouse, source_options: dict[str, str]
+) -> None:
+    orders.run(fill(orders.api, "orders", 0, 500))
+    orders.run(fill(orders.api, "orders", 1, 20_000, per_batch=2_000))  # more than a segment's worth
+    kinds = {
+        entry.encoding for number in range(2) for entry in orders.run(entries_of(orders.api, key_of(orders, number)))
+    }
+    assert kinds == {KAFKA_BATCHES, SEGMENT_V1}
+    rows = read({**source_options, **EVERYTHING})
+    assert rows == [
+        *(expected(number, 0, number) for number in range(500)),
+        *(expected(number, 1, number) for number in range(20_000)),
+    ]
+
+
+def test_a_compacted_large_segment_is_read_by_several_tasks(
+    orders: RunningStreamHouse, source_options: dict[str, str]
+) -> None:
+    orders.run(fill(orders.api, "orders", 0, 60_000, per_batch=5_000))
+    orders.run(compact(orders.api, key_of(orders, 0)))
+    planned = plan({**source_options, **EVERYTHING, "minPartitions": "7"})
+    assert len(planned.tasks) == 7
+    assert [row["offset"] for row in planned.rows()] == list(range(60_000))
+
+
+class TestOptions:
+    def test_only_the_columns_asked_for_in_their_order(
+        self, orders: RunningStreamHouse, source_options: dict[str, str]
+    ) -> None:
+        orders.run(fill(orders.api, "orders", 0, 3))
+        assert read({**source_options, "subscribe": "orders", "columns": "offset,value"}) == [
+            {"offset": 0, "value": None},
+            {"offset": 1, "value": b"value-1"},
+            {"offset": 2, "value": b"value-2"},
+        ]
+        assert read({**source_options, "subscribe": "orders", "columns": "topic"}) == [{"topic": "orders"}] * 3
+
+    def test_offsets_from_and_to(self, orders: RunningStreamHouse, source_options: dict[str, str]) -> None:
+        orders.run(fill(orders.api, "orders", 0, 200))
+        orders.run(fill(orders.api, "orders", 1, 100))
+        rows = read(
+            {
+                **source_options,
+                "subscribe": "orders",
+                "startingOffsets": '{"orders":{"0":77,"1":-2}}',
+                "endingOffsets": '{"orders":{"0":80,"1":2}}',
+            }
+        )
+        assert [(row["partition"], row["offset"]) for row in rows] == [(0, 77), (0, 78), (0, 79), (1, 0), (1, 1)]
+
+    def test_times_from_and_to(self, orders: RunningStreamHouse, source_options: dict[str, str]) -> None:
+        orders.run(fill(orders.api, "orders", 0, 200))
+        orders.run(fill(orders.api, "orders", 1, 50))
+        options = {**source_options, "subscribe": "orders", "startingTimestamp": str(BASE_MS + 45)}
+        rows = read({**options, "endingTimestamp": str(BASE_MS + 52)})
+        assert [(row["partition"], row["offset"]) for row in rows] == [
+            *((0, offset) for offset in range(45, 52)),
+            *((1, offset) for offset in range(45, 50)),  # nothing is that late: to its end
+        ]
+        options["startingTimestamp"] = str(BASE_MS + 60)
+        with pytest.raises(InvalidSetting, match=r"orders/1 has no record at or after .*Strategy"):
+            read(options)
+        rows = read({**options, "startingOffsetsByTimestampStrategy": "latest"})
+        assert {row["partition"] for row in rows} == {0}
+
+    def test_assigned_partitions_and_patterns(self, orders: RunningStreamHouse, source_options: dict[str, str]) -> None:
+        orders.run(orders.api.create_topic("order-events", 1))
+        for topic, partition in (("orders", 0), ("orders", 1), ("order-events", 0)):
+            orders.run(fill(orders.api, topic, partition, 5))
+        rows = read({**source_options, "assign": '{"orders":[1]}'})
+        assert {(row["topic"], row["partition"]) for row in rows} == {("orders", 1)}
+        rows = read({**source_options, "subscribePattern": "order.*"})
+        assert {(row["topic"], row["partition"]) for row in rows} == {("orders", 0), ("orders", 1), ("order-events", 0)}
+
+    def test_what_is_only_in_the_wal_is_flushed_for_a_read_of_latest(
+        self, orders: RunningStreamHouse, source_options: dict[str, str]
+    ) -> None:
+        orders.run(fill(orders.api, "orders", 0, 30, flush=False))
+        assert len(read({**source_options, "subscribe": "orders"})) == 30
+
+
+class TestOneLineBeforeAnyTask:
+    @pytest.mark.parametrize(
+        ("options", "kind", "said"),
+        [
+            ({"subscribe": "order"}, TopicNotFound, "there is no topic 'order' (did you mean orders?)"),
+            ({"subscribePattern": "x.*"}, TopicNotFound, "no topic's whole name matches 'x.*'"),
+            ({"assign": '{"orders":[2]}'}, PartitionNotFound, "orders has partitions 0 to 1, not 2"),
+            (
+                {"subscribe": "orders", "startingOffsets": '{"orders":{"0":0}}'},
+                InvalidSetting,
+                "option startingOffsets says nothing of orders/1",
+            ),
+            (
+                {"subscribe": "orders", "endingOffsets": '{"orders":{"0":0,"1":0,"2":0}}'},
+                InvalidSetting,
+                "speaks of orders/2, which is not read",
+            ),
+            (
+                {"subscribe": "orders", "endingOffsets": '{"orders":{"0":0,"1":1}}'},
+                DataLost,
+                "orders/1 ends at offset 0, endingOffsets asks for 1",
+            ),
+            (
+                {"subscribe": "orders", "dataDir": "/no/where"},
+                InvalidSetting,
+                "there is no StreamHouse in /no/where",
+            ),
+        ],
+    )
+    def test_p_1(
+        self,
+        orders: RunningStreamHouse,
+        source_options: dict[str, str],
+        options: dict[str, str],
+        kind: type[Exception],
+        said: str,
+    ) -> None:
+        with pytest.raises(kind) as caught:
+            plan({**source_options, **options})
+        assert said in str(caught.value)
+
+
+class TestObjectsThatGoAway:
+    def test_r7_a_range_that_was_compacted_under_its_tasks_is_found_again(
+        self, orders: RunningStreamHouse, source_options: dict[str, str]
+    ) -> None:
+        orders.run(fill(orders.api, "orders", 0, 400))
+        orders.run(fill(orders.api, "orders", 0, 400, first=400))
+        planned = plan({**source_options, **EVERYTHING, "maxRecordsPerPartition": "150"})
+        orders.run(compact(orders.api, key_of(orders, 0)))
+        assert planned.rows() == [expected(number, 0, number) for number in range(800)]
+
+    def test_r7_an_object_that_is_missing_is_an_error_and_never_fewer_rows(
+        self, orders: RunningStreamHouse, source_options: dict[str, str]
+    ) -> None:
+        orders.run(fill(orders.api, "orders", 0, 400))
+        (entry,) = orders.run(entries_of(orders.api, key_of(orders, 0)))
+        planned = plan({**source_options, **EVERYTHING, "failOnDataLoss": "false"})
+        orders.run(orders.api.stores.objects.delete([entry.object_key]))
+        with pytest.raises(ObjectNotFound, match=r"orders/0, offsets 0 to 399: .* the metadata still refers to it"):
+            planned.rows()
+
+    def test_below_the_log_start_is_data_loss_and_the_option_decides(
+        self, orders: RunningStreamHouse, source_options: dict[str, str], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        orders.run(fill(orders.api, "orders", 0, 100))
+        orders.run(fill(orders.api, "orders", 0, 100, first=100))
+        options = {**source_options, "subscribe": "orders"}
+        strict, lenient = plan(options), plan({**options, "failOnDataLoss": "false"})
+        first = orders.run(entries_of(orders.api, key_of(orders, 0)))[0]
+        orders.run(orders.api.stores.metadata.advance_log_start(key_of(orders, 0), 100))
+        orders.run(orders.api.stores.objects.delete([first.object_key]))
+        with pytest.raises(DataLost, match="orders/0 starts at offset 100 now, 0 was to be read"):
+            strict.rows()
+        assert [row["offset"] for row in lenient.rows()] == list(range(100, 200))
+        assert "orders/0 starts at offset 100 now" in caplog.text
+
+    def test_a_snapshot_whose_objects_are_still_there_is_read_whole_after_retention(
+        self, orders: RunningStreamHouse, source_options: dict[str, str]
+    ) -> None:
+        """The pin keeps them: dereferenced is not deleted."""
+        orders.run(fill(orders.api, "orders", 0, 100))
+        planned = plan({**source_options, "subscribe": "orders"})
+        orders.run(orders.api.stores.metadata.advance_log_start(key_of(orders, 0), 100))
+        assert orders.run(orders.api.stores.metadata.list_dereferenced(grace_ms=0, limit=10)) == []
+        assert len(planned.rows()) == 100
+        assert read({**source_options, "subscribe": "orders"}) == []
+
+    def test_offsets_that_were_asked_for_and_are_gone(
+        self, orders: RunningStreamHouse, source_options: dict[str, str]
+    ) -> None:
+        orders.run(fill(orders.api, "orders", 0, 100))
+        orders.run(orders.api.stores.metadata.advance_log_start(key_of(orders, 0), 40))
+        options = {**source_options, "assign": '{"orders":[0]}', "startingOffsets": '{"orders":{"0":10}}'}
+        with pytest.raises(DataLost, match="orders/0 starts at offset 40 now, startingOffsets asks for 10"):
+            plan(options)
+        rows = read({**options, "failOnDataLoss": "false"})
+        assert [row["offset"] for row in rows] == list(range(40, 100))
+
+    def test_a_topic_that_was_deleted_under_its_tasks_is_data_loss(
+        self, orders: RunningStreamHouse, source_options: dict[str, str]
+    ) -> None:
+        orders.run(fill(orders.api, "orders", 0, 100))
+        planned = plan({**source_options, "subscribe": "orders"})
+        (entry,) = orders.run(entries_of(orders.api, key_of(orders, 0)))
+        orders.run(orders.api.delete_topic("orders"))
+        assert len(planned.rows()) == 100
+        orders.run(orders.api.stores.objects.delete([entry.object_key]))
+        with pytest.raises(DataLost, match="orders/0: the topic was deleted while it was read"):
+            planned.rows()
