@@ -203,6 +203,7 @@ class StreamHouse:
         """
         key = await self._key(topic, partition)
         batch = build_batch(list(records), codec=codec)
+        await self.agent.log.wait_no_barrier(key)
         try:
             append = self.agent.log.append(key, batch, acks=_ACKS[acks])
         except NotLeader:

@@ -93,7 +93,12 @@ class Writes:
         return self._log.append_to(partition, batch, acks=acks)
 
     def is_opening(self, key: PartitionKey) -> bool:
-        """Whether this agent is about to lead the partition: a write had better wait than go looking for a leader."""
+        """Whether this agent is about to take writes: one had better wait than go looking for a leader, or be refused.
+
+        It is about to lead the partition, or to know where an adopted upload ends in its log (R13).
+        """
+        if self._log.is_behind_barrier(key):
+            return True
         leadership = self._leases.get(key)
         return leadership is not None and leadership.stage in (Stage.WAITING, Stage.OPENING) and leadership.valid()
 

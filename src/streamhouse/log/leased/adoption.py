@@ -7,9 +7,10 @@
     │ adopt     at base = watermark, under the leader's epoch, sent until there is a verdict (R5)
     └           only now is the next offset known, and appends go on from there
 
-R13: offsets given out before that commit would stand beyond a gap if it were refused. So appends are refused meanwhile,
-with an error that every client retries by itself. To queue them instead would need a second buffer, with bounds,
-duplicates and an order of its own, and ``append`` answers with an offset, which nobody knows before the verdict. The
+R13: offsets given out before that commit would stand beyond a gap if it were refused. So ``append`` refuses meanwhile,
+with an error that every client retries by itself: it answers with an offset, which nobody knows before the verdict, and
+to queue batches without one would need a second buffer, with bounds, duplicates and an order of its own. Front doors
+have what it takes to wait, in order and bounded, as they do for a partition that opens; so clients notice nothing. The
 barrier lasts for one small flush and one call to the metadata; it is given up, and tried again later, when that flush
 takes long, because there is no need to hold anyone up for a store that is away. Once the adoption is sent, the barrier
 stays until its outcome is known.

@@ -214,6 +214,15 @@ class LeasedLog:
             if partition.phase is Phase.ADOPTING:
                 self._open(partition)
 
+    def is_behind_barrier(self, key: PartitionKey) -> bool:
+        found = self._partitions.get(key)
+        return found is not None and found.phase is Phase.ADOPTING
+
+    async def wait_no_barrier(self, key: PartitionKey) -> None:
+        """Returns at once unless there is one, and at its end else: when writes go on, or the leadership is over."""
+        while (found := self._partitions.get(key)) is not None and found.barrier_over is not None:
+            await asyncio.shield(found.barrier_over)
+
     def configure(self, topic: Topic) -> None:
         """A topic's configs have changed; from the next append on they hold."""
         config = topic_config.effective(topic.configs)

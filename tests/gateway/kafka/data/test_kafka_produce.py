@@ -312,6 +312,24 @@ async def test_later_produces_of_a_connection_wait_behind_one_that_waits_for_a_l
     assert not api_00_produce._holding
 
 
+async def test_r13_produces_wait_behind_the_barrier_of_an_adoption_and_keep_their_order(kafka: Ground) -> None:
+    topic = await kafka.topic()
+    log = kafka.sh.agent.log
+    partition = log.partition(topic.partition_keys()[0])
+    assert partition is not None
+    with log.barrier(partition):
+        started = [kafka.start(PRODUCE, 9, produce_request({"t": {0: batch_of(value)}})) for value in (b"0", b"1")]
+        by_hand = asyncio.create_task(kafka.sh.produce("t", b"2"))
+        await asyncio.sleep(0.01)
+        assert not any(each.done() for each in started)
+        assert partition.next_offset == 0
+    answers = [await kafka.answer(PRODUCE, 9, each) for each in started]
+    await by_hand
+    offsets = [answer.responses[0].partition_responses[0].base_offset for answer in answers]
+    assert offsets == sorted(offsets)
+    assert sorted(record.value or b"" for record in await kafka.sh.read("t", 0, 0)) == [b"0", b"1", b"2"]
+
+
 async def test_waiting_for_a_lease_ends_with_the_timeout(kafka: Ground) -> None:
     topic = await kafka.topic()
     Opening(kafka, topic.partition_keys()[0])

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Final
 
 from streamhouse.broker.writes import partition_key
-from streamhouse.core.errors import NotLeader, StreamHouseError
+from streamhouse.core.errors import BackPressureRejected, NotLeader, StreamHouseError
 from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.gateway.kafka.api import Buffers, Call, CloseConnection, hot_api
 from streamhouse.gateway.kafka.codes import ErrorCode
@@ -94,7 +94,7 @@ def _append_all(call: Call, answer: ProduceAnswer, data: TopicData, opening: _Op
             key = partition_key(topic.topic_id, index)
             try:
                 answer.append(key, b"" if records is None else records)
-            except NotLeader as error:
+            except (NotLeader, BackPressureRejected) as error:
                 if call.broker.writes.is_opening(key):
                     opening.append((answer.wait_for_opening(key), key, bytes(records or b"")))
                 else:
