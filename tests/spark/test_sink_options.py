@@ -23,6 +23,7 @@ def test_names_are_those_of_the_kafka_sink_and_of_delta() -> None:
             "kafka.bootstrap.servers": "there:9092",
             "kafka.compression.type": "zstd",
             "checkpointLocation": "/tmp/cp",
+            "parallelism": "4",
             "txnAppId": "nightly",
             "txnVersion": "7",
             "commitTimeout": "30s",

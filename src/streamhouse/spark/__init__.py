@@ -18,9 +18,10 @@ _WHERE: Final[dict[str, str]] = {
     "read_topic": "streamhouse.spark.session",
     "register": "streamhouse.spark.session",
     "session": "streamhouse.spark.session",
+    "write_stream": "streamhouse.spark.sink_update",
 }
 
-__all__ = ["read_topic", "register", "session"]
+__all__ = ["read_topic", "register", "session", "write_stream"]
 
 
 def __getattr__(name: str) -> Any:

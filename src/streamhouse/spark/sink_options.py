@@ -17,6 +17,7 @@ from streamhouse.core.limits import KIB, MAX_NAME_BYTES, MIB
 from streamhouse.core.suggest import did_you_mean
 from streamhouse.core.units import parse_duration, parse_size
 from streamhouse.spark.address import ADDRESS_OPTIONS, is_address_option
+from streamhouse.spark.options import OPTIONS as READ_OPTIONS
 from streamhouse.wire.codecs import Codec
 
 T = TypeVar("T")
@@ -24,9 +25,12 @@ T = TypeVar("T")
 OPTIONS: Final = ("topic", "compression", "batchBytes", "blobBytes", "commitTimeout", "txnAppId", "txnVersion")
 """All but ``kafka.*`` and the address."""
 _KAFKA_PREFIX: Final = "kafka."
+_SUBSCRIPTIONS: Final = ("subscribe", "subscribepattern", "assign")
 _KAFKA_COMPRESSION: Final = "kafka.compression.type"
-_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "includeheaders"})
-"""Options that Spark hands on, or that its Kafka sink knows, and that need nothing done here."""
+_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
+"""Options that Spark hands on."""
+_OF_READS: Final = frozenset(name.lower() for name in READ_OPTIONS if name.lower() not in _SUBSCRIPTIONS)
+"""A session may have them as defaults for all it does."""
 _CODECS: Final[Mapping[str, Codec]] = {codec.name.lower(): codec for codec in Codec}
 
 
@@ -71,7 +75,7 @@ def parse_write_options(options: Mapping[str, str], *, streaming: bool) -> Write
 
 
 def _check_names(given: Mapping[str, str]) -> tuple[str, ...]:
-    known = {name.lower() for name in OPTIONS} | _SPARKS_OWN | {_KAFKA_COMPRESSION}
+    known = {name.lower() for name in OPTIONS} | _SPARKS_OWN | _OF_READS | {_KAFKA_COMPRESSION}
     ignored = []
     for name in sorted(given):
         if name in known or is_address_option(name):
