@@ -56,7 +56,9 @@ def session(
             "Spark needs Java 17 or newer, and there is none on PATH", hint="install it, or set JAVA_HOME"
         )
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # what the tasks run in: this venv, not the first python3
-    chosen = dict(_settings(master, fast_start=fast_start))
+    if _is_local(master):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else it looks for an address, and warns of its choice
+    chosen = _settings(master)
     if not _is_local(master):
         chosen["spark.archives"] = spark_archive(Path(archive) if archive is not None else pack(_cache() / "packs"))
     options = " ".join([*_java_options(fast_start=fast_start), chosen.get("spark.driver.extraJavaOptions", "")])
@@ -109,7 +111,7 @@ def read_topic(
     return frame
 
 
-def _settings(master: str, *, fast_start: bool) -> dict[str, str]:
+def _settings(master: str) -> dict[str, str]:
     settings = {
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.ui.showConsoleProgress": "false",

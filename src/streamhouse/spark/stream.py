@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from streamhouse.core.errors import GroupNotEmpty, StreamHouseError
-from streamhouse.core.ids import PartitionKey
+from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.metadata.contract import Entry, OffsetCommit, ScanRange
 from streamhouse.spark.address import StoreAddress
 from streamhouse.spark.admission import holds_back, limit_bytes, limit_rows, rows_between
@@ -72,7 +72,7 @@ class StreamRead:
         known, until = read_stream_offset(start), read_stream_offset(end)
         if until is None:
             return []
-        began = known.offsets if known is not None else until.began_at or {}
+        began = until.began_at or {} if known is None else _going_on(known, until.topic_ids)
         return self._connection.run(self._plan(began, until))
 
     def report(self) -> dict[str, Any] | None:
@@ -152,11 +152,8 @@ class StreamRead:
                 self._loss.report(f"the topic {topic} is gone")
             elif found != topic_id:
                 self._loss.report(f"the topic {topic} was deleted and created anew")
-        starts: dict[TopicPartition, int] = {}
-        for each in snapshot.logs:
-            is_same = start.topic_ids.get(each.topic) == snapshot.topic_ids[each.topic]
-            starts[each] = start.offsets.get(each, 0) if is_same else 0
-        return starts
+        going_on = _going_on(start, snapshot.topic_ids)
+        return {each: going_on.get(each, 0) for each in snapshot.logs}
 
     async def _admit(
         self, snapshot: Snapshot, start: Offsets, end: Mapping[TopicPartition, int], *, is_unlimited: bool
@@ -249,3 +246,12 @@ class StreamRead:
             LOG.warning("the group %s has members of its own: this query's progress is not published there", group)
         except StreamHouseError as error:
             LOG.warning("progress of the group %s was not published: %s", group, error)
+
+
+def _going_on(start: StreamOffset, topic_ids: Mapping[str, TopicId]) -> dict[TopicPartition, int]:
+    """Where partitions go on; those of a topic that was created anew are not among them, and begin at 0 (R19)."""
+    return {
+        each: offset
+        for each, offset in start.offsets.items()
+        if each.topic in topic_ids and start.topic_ids.get(each.topic) == topic_ids[each.topic]
+    }
