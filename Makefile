@@ -30,8 +30,8 @@ demo: setup ## three agents, a death and a departure, told step by step (ARGS=�
 test: setup-services ## every test, on a real PostgreSQL and a real S3 server (ARGS=…, S3=minio)
 	@$(VENV)/python -m pytest $(ARGS)
 
-test-kill: setup-services ## kill -9 a hundred times each, a single node and a fleet, at any point of the write path (KILLS=…)
-	@KILLS=$${KILLS:-100} $(VENV)/python -m pytest tests/e2e/test_e2e_kill.py $(ARGS)
+test-kill: setup-services ## kill -9 a hundred times each, single nodes and fleets, at any point of the write path and under Kafka clients (KILLS=…)
+	@KILLS=$${KILLS:-100} $(VENV)/python -m pytest tests/e2e/test_e2e_kill.py tests/e2e/test_e2e_kafka_kill.py $(ARGS)
 
 fuzz: setup ## FRAMES=n mutated Kafka requests, a million if not said, sent to servers in processes of their own (SEED=…)
 	@FRAMES=$${FRAMES:-1000000} $(VENV)/python -m pytest tests/gateway/kafka/fuzz --timeout 14400 --capture no $(ARGS)
