@@ -71,7 +71,8 @@ def main(rows: int = 4_000_000) -> None:
         platform = Platform(f"{directory}/data")
         platform.run(platform.api.create_topic("out", PARTITIONS))
         spark = session(master="local[2]", config={"spark.driver.memory": "3g", "spark.local.dir": directory})
-        jvm = spark.sparkContext._gateway.proc.pid
+        gateway: Any = spark.sparkContext._gateway
+        jvm = gateway.proc.pid
         frame = spark.range(0, rows, 1, 4).selectExpr(
             "CAST(lpad(id % 100000, 8, '0') AS BINARY) AS key",
             "CAST(concat(repeat('x', 80), lpad(id, 20, '0')) AS BINARY) AS value",
