@@ -10,7 +10,7 @@ ARGS ?=
 BENCH ?=
 SEEDS ?= 2000
 
-.PHONY: help setup setup-services run demo test test-kill fuzz sim check format bench docs services-up services-down lock clean
+.PHONY: help setup setup-services run demo test test-kill fuzz sim check format bench bench-kafka docs services-up services-down lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -50,6 +50,9 @@ format: setup ## put the code into shape
 
 bench: setup-services ## the benchmarks (BENCH=name for one)
 	@$(VENV)/python bench/run.py $(BENCH)
+
+bench-kafka: setup-services ## beside Apache Kafka 4.2, same client, alternating, in one run (ARGS="--rounds 7 --seconds 5")
+	@$(VENV)/python bench/versus/compare.py $(ARGS)
 
 docs: setup ## write the generated reference anew
 	@$(VENV)/python scripts/gen_docs.py

@@ -10,26 +10,18 @@ up with a round that is not counted. CPU is the server's, of all its threads.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
-import statistics
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from confluent_kafka.admin import AdminClient, NewTopic
-
 from report import heading, row
+from versus import rows
+from versus.measured import MB, PARTITIONS, Figures, client, fresh_topic, show
 from versus.targets import Target, start_apache_kafka, start_streamhouse
 from versus.watch import usage
-
-_CLIENT = Path(__file__).with_name("client.py")
-PARTITIONS = 4
-MB = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,38 +42,6 @@ LATENCY = (
     Case(name="1 KB, acks=all", options=("--size=1000", "--acks=all")),
     Case(name="1 KB, acks=1", options=("--size=1000", "--acks=1")),
 )
-
-
-@dataclass(slots=True)
-class Figures:
-    """Per figure, one value a round."""
-
-    values: dict[str, list[float]] = field(default_factory=dict)
-
-    def add(self, name: str, value: float) -> None:
-        self.values.setdefault(name, []).append(value)
-
-    def median(self, name: str) -> float:
-        return statistics.median(self.values[name])
-
-
-def client(target: Target, topic: str, work: str, *options: str) -> dict[str, float]:
-    command = [sys.executable, str(_CLIENT), work, f"--bootstrap={target.bootstrap}", f"--topic={topic}", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    if done.returncode:
-        sys.exit(f"{target.name}, {work}: {done.stderr or done.stdout}")
-    result: dict[str, float] = json.loads(done.stdout)
-    return result
-
-
-@contextlib.contextmanager
-def fresh_topic(target: Target, name: str) -> Iterator[str]:
-    admin = AdminClient({"bootstrap.servers": target.bootstrap})
-    admin.create_topics([NewTopic(name, num_partitions=PARTITIONS, replication_factor=1)])[name].result(30)
-    try:
-        yield name
-    finally:
-        admin.delete_topics([name])[name].result(30)
 
 
 def throughput_round(target: Target, case: Case, topic: str, seconds: float, figures: Figures) -> None:
@@ -123,17 +83,14 @@ def alternate(
     return found
 
 
-def show(name: str, found: tuple[Figures, Figures], figure: str, unit: str, target: str, *, digits: int = 0) -> None:
-    ours, theirs = (each.median(figure) for each in found)
-    ratio = f"{ours / theirs:.2f} × Kafka's" if theirs else ""
-    row(name, f"{ours:,.{digits}f} / {theirs:,.{digits}f} {unit}", target=target, ratio=ratio)
+ROWS = {"raw": rows.raw_ceiling, "java": rows.java_defaults, "crowd": rows.crowd, "slow": rows.slow_reader}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=5)
-    parser.add_argument("--only", default="throughput,latency")
+    parser.add_argument("--only", default="throughput,latency,raw,java,crowd,slow,cold")
     arguments = parser.parse_args()
     wanted = set(arguments.only.split(","))
     with start_streamhouse() as ours, start_apache_kafka() as theirs:
@@ -156,6 +113,11 @@ def main() -> None:
                 show("p50", found, "p50_ms", "ms", "", digits=2)
                 show("p99", found, "p99_ms", "ms", "≤ 1.0 ×", digits=2)
                 show("p99.9", found, "p999_ms", "ms", "", digits=2)
+        for name, compare in ROWS.items():
+            if name in wanted:
+                compare((ours, theirs), **pace)
+    if "cold" in wanted:
+        rows.cold_consume(seconds=arguments.seconds)
 
 
 if __name__ == "__main__":
