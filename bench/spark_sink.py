@@ -21,7 +21,7 @@ from typing import Any
 
 from report import heading, row
 from streamhouse.app.platform import StreamHouse
-from streamhouse.spark.session import session
+from streamhouse.spark.sessions import session
 
 PARTITIONS = 8
 WRITES = 4

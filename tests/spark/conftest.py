@@ -9,8 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from streamhouse.spark.connection import close_connections
-from streamhouse.spark.session import session
+from streamhouse.spark.sessions import session
 from streamhouse.testing.plugin import RunningStreamHouse
+from streamhouse.testing.services import SparkCluster, start_spark
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +31,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     yield running
     running.stop()
+
+
+@pytest.fixture(scope="session")
+def spark_cluster() -> Iterator[SparkCluster]:
+    """A master and two workers of one core each, all processes of their own."""
+    with start_spark(workers=2) as cluster:
+        yield cluster
 
 
 @pytest.fixture(autouse=True)

@@ -15,9 +15,9 @@ import importlib
 from typing import Any, Final
 
 _WHERE: Final[dict[str, str]] = {
-    "read_topic": "streamhouse.spark.session",
-    "register": "streamhouse.spark.session",
-    "session": "streamhouse.spark.session",
+    "read_topic": "streamhouse.spark.sessions",
+    "register": "streamhouse.spark.sessions",
+    "session": "streamhouse.spark.sessions",
     "write_stream": "streamhouse.spark.sink_update",
 }
 

@@ -1,4 +1,4 @@
-"""Private, throw-away servers for tests and for people: PostgreSQL, an S3 server, Oxia, Apache Kafka.
+"""Private, throw-away servers for tests and for people: PostgreSQL, an S3 server, Oxia, Apache Kafka, Spark.
 
 Each runs on free loopback ports in a directory of its own and is gone, process and directory, when its ``with`` block
 ends, when the test run ends, and when the test run is killed. A server that is missing or does not start is an error,
@@ -14,6 +14,7 @@ from streamhouse.testing.services.kafka_jars import KafkaJars, find_kafka
 from streamhouse.testing.services.oxia import OxiaService, start_oxia
 from streamhouse.testing.services.postgres import PostgresService, start_postgres
 from streamhouse.testing.services.s3 import S3Service, start_s3
+from streamhouse.testing.services.spark import SparkCluster, find_spark, start_spark
 
 __all__ = [
     "KafkaCluster",
@@ -25,13 +26,16 @@ __all__ = [
     "ServiceError",
     "ServiceFailed",
     "ServiceMissing",
+    "SparkCluster",
     "find_kafka",
     "find_oxia",
     "find_postgres",
+    "find_spark",
     "find_weed",
     "start_kafka",
     "start_kafka_cluster",
     "start_oxia",
     "start_postgres",
     "start_s3",
+    "start_spark",
 ]
