@@ -22,6 +22,7 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
+from streamhouse.cluster.allowance import Allowance
 from streamhouse.cluster.contract import (
     Health,
     HealthState,
@@ -44,8 +45,9 @@ from streamhouse.core.errors import AgentNotFound, AgentSuperseded, ConfigError,
 from streamhouse.core.randomness import Randomness
 from streamhouse.metadata.contract import Agent, AgentInfo, Change, ChangeKind, Holder, LeaseKey, MetadataStore
 
-_SOONEST_TICK_S: Final = 0.05  # a burst of notifications is one tick
-_REST_PER_TICK: Final = 9  # then rest nine times as long as it took: a tenth of the time at most goes into ticks
+_SOONEST_TICK_S: Final = 0.05  # leases change by the hundred when an agent comes or goes: a burst is one tick
+_LOOKING_SHARE: Final = 0.1  # of the time, at most, goes into looking at everything
+_LOOKING_BURST_S: Final = 1.0  # but for so much at once: ten looks at 10,000 partitions
 _EXPIRY_CHECK_S: Final = 1.0  # leases taken meanwhile may have nearer deadlines than those last looked at
 
 
@@ -113,6 +115,11 @@ class Member:
             stats=self.stats,
         )
         self._tick_signal = Signal()
+        self._new_topic = Signal()
+        self._ticked_s = 0.0
+        self._looking = Allowance(
+            share=_LOOKING_SHARE, purse_s=_LOOKING_BURST_S, longest_s=timings.assign_interval_ms / 1000
+        )
         self._loops: dict[str, asyncio.Task[None]] = {}
         self._state = HealthState.STARTING
         self._failure = ""
@@ -278,6 +285,7 @@ class Member:
                 self._tick_signal.set()
         elif change.kind in (ChangeKind.TOPICS, ChangeKind.ANY):
             self._tick_signal.set()
+            self._new_topic.set()
 
     async def _heartbeat(self) -> float:
         sent_ms = self._clock.boot_ms()
@@ -313,13 +321,21 @@ class Member:
         if self.stats.ticks:
             interval_s = self._jittered_s(self._timings.assign_interval_ms)
             await self._tick_signal.wait(self._steering.next_look_s(interval_s))
+            await self._new_topic.wait(self._ticked_s + _SOONEST_TICK_S - loop.time())  # for which somebody waits
+            await asyncio.sleep(self._looking.wait_s(now_s=loop.time()))
+        self._tick_signal.clear()
+        self._new_topic.clear()
         began_s = loop.time()
-        await self._steering.tick()
+        try:
+            plan = await self._steering.look()
+        finally:
+            self._looking.spent(loop.time() - began_s, now_s=loop.time())
+        await self._steering.follow(plan)
         self._report(LEASE_TROUBLE, None)
         without = self._steering.wish.without_leader()
         self._report("groups", f"no live agent for {without} partitions and slots" if without else None)
-        took_s = loop.time() - began_s
-        return min(max(_SOONEST_TICK_S, _REST_PER_TICK * took_s), self._timings.assign_interval_ms / 1000)
+        self._ticked_s = loop.time()
+        return 0.0
 
     def _jittered_s(self, interval_ms: int) -> float:
         """A little early, so that a fleet started together does not stay in step."""

@@ -28,6 +28,10 @@ class Signal:
     def set(self) -> None:
         self._event.set()
 
+    def clear(self) -> None:
+        """What it told of is about to be looked at."""
+        self._event.clear()
+
     async def wait(self, timeout_s: float) -> bool:
         """Whether it was signalled, or just time."""
         try:

@@ -117,6 +117,10 @@ class Steering:
     # Acting.
 
     async def tick(self) -> None:
+        await self.follow(await self.look())
+
+    async def look(self) -> Plan:
+        """At everything: what it takes grows with all partitions there are, whatever comes of it."""
         known = list(self._holdings.table)  # before looking: what is held only later cannot be judged by what is seen
         if self._mode is Mode.SINGLE_NODE:
             topics = await self._calls.once(self._metadata.list_topics)
@@ -137,7 +141,19 @@ class Steering:
             )
         self.wish = wish
         self._stats.ticks += 1
-        await self._follow(made)
+        return made
+
+    async def follow(self, made: Plan) -> None:
+        for key in made.release:
+            leadership = self._holdings.table.get(key)
+            if leadership is not None and leadership.stage is Stage.SERVING:
+                self._holdings.start(leadership, self._holdings.let_go)
+        self._hand_overs = made.hand_over
+        self.pump()
+        if made.give_back:
+            await self._holdings.release(made.give_back)
+        if made.acquire:
+            await self._holdings.acquire(made.acquire)
         await self._sweep()
 
     def _reconcile(self, known: list[Leadership], wish: Wish, leases: dict[LeaseKey, Lease]) -> None:
@@ -160,18 +176,6 @@ class Steering:
         busy.update(self._exchange.accepted.keys())
         busy.update(self._holdings.reopening.waiting(now_ms=now_ms))
         return busy
-
-    async def _follow(self, made: Plan) -> None:
-        for key in made.release:
-            leadership = self._holdings.table.get(key)
-            if leadership is not None and leadership.stage is Stage.SERVING:
-                self._holdings.start(leadership, self._holdings.let_go)
-        self._hand_overs = made.hand_over
-        self.pump()
-        if made.give_back:
-            await self._holdings.release(made.give_back)
-        if made.acquire:
-            await self._holdings.acquire(made.acquire)
 
     def pump(self) -> None:
         """Begin as many planned hand-overs as may run at a time."""
