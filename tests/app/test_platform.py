@@ -203,7 +203,7 @@ async def test_a_stop_without_a_store_ends_and_tells_what_stays_in_the_wal(tmp_p
             committer.store = NoStore(committer.store)  # type: ignore[assignment]
             await sh.produce("t", b"v", acks=1)
         assert sh.left_behind.startswith("one batch is not in the log yet, and kept in the WAL in")
-        async with StreamHouse.open(**options) as sh:
+        async with StreamHouse.open(**{**options, "agent_stop_timeout": "30s"}) as sh:
             assert await sh.agent.wait_leading((await sh.topic("t")).partition_keys(), timeout_s=20)
             assert [record.value for record in await sh.read("t", 0, 0)] == [b"v"]
         assert sh.left_behind == ""
