@@ -25,7 +25,9 @@ def tables(migration: Path) -> dict[str, list[str]]:
     }
 
 
-SCHEMAS = {path.parent.parent.name: tables(path) for path in MIGRATIONS if tables(path)}
+SCHEMAS: dict[str, dict[str, list[str]]] = {}
+for migration in MIGRATIONS:
+    SCHEMAS.setdefault(migration.parent.parent.name, {}).update(tables(migration))
 
 
 @pytest.mark.parametrize("method", sorted(MetadataStore.__abstractmethods__))

@@ -47,9 +47,11 @@
     │   ├── PartitionNotFound
     │   ├── AgentNotFound
     │   ├── GroupNotFound
-    │   └── TransferNotFound
+    │   ├── TransferNotFound
+    │   └── DefinitionNotFound          a table or pipeline that nobody has defined
     ├── AlreadyExists
-    │   └── TopicExists
+    │   ├── TopicExists
+    │   └── DefinitionExists
     ├── GroupError                      a consumer group's rules
     │   ├── CoordinatorLoading          its coordinator reads it from the store right now
     │   ├── CoordinatorNotAvailable     nobody coordinates it now, or the store did not answer
@@ -86,7 +88,8 @@
         ├── DuplicateSequence           … repeated a batch older than its last five
         ├── StaleProducer               … has an older epoch than one that has written
         ├── GroupNotEmpty               a simple commit on a group with members
-        └── BatchRegressed              a sink batch older than the last one (R8)
+        ├── BatchRegressed              a sink batch older than the last one (R8)
+        └── DefinitionChanged           somebody else has changed the table's or pipeline's definition
 
 Each class names its Kafka error code, its HTTP status, whether the same call may succeed later, and what a person can
 do next. Front doors translate from these attributes; they never invent codes of their own.
@@ -366,12 +369,20 @@ class TransferNotFound(NotFound):
     pass
 
 
+class DefinitionNotFound(NotFound):
+    pass
+
+
 class AlreadyExists(StreamHouseError):
     http_status = 409
 
 
 class TopicExists(AlreadyExists):
     kafka_code = 36  # TOPIC_ALREADY_EXISTS
+
+
+class DefinitionExists(AlreadyExists):
+    default_hint = "choose another name, or delete it first"
 
 
 # Consumer groups.
@@ -567,3 +578,8 @@ class GroupNotEmpty(Conflict):
 
 class BatchRegressed(Conflict):
     default_hint = "the checkpoint is older than the sink; restore the newest checkpoint or start a new query"
+
+
+class DefinitionChanged(Conflict):
+    retriable = True
+    default_hint = "look at it again, then repeat the change"

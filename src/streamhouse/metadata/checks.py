@@ -260,6 +260,19 @@ def check_intent(intent: Intent) -> None:
         check_text(piece.encoding, f"the encoding of intent {intent.key}")
 
 
+def check_definition(kind: str, name: str, *, document: str | None = None, status: str = "") -> None:
+    check_text(kind, "a kind of definition")
+    check_text(name, f"the name of a {kind[:64]}")
+    if document is not None:
+        check_text(document, f"the {kind[:64]} {name[:64]!r}", most=limits.MAX_DEFINITION_BYTES)
+    check_text(status, f"the status of {name[:64]!r}", most=limits.MAX_JSON_METADATA_BYTES, may_be_empty=True)
+
+
+def check_definition_count(count: int, kind: str) -> None:
+    """Before one more is made."""
+    _at_most(count + 1, limits.MAX_DEFINITIONS, f"definitions of kind {kind}")
+
+
 def check_scan_limit(limit: int) -> None:
     if limit < 1:
         raise InvalidRequest(f"a scan of {limit} entries")

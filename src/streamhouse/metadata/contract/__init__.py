@@ -5,6 +5,7 @@
 """
 
 from streamhouse.metadata.contract.agents import Agent, AgentInfo, Agents
+from streamhouse.metadata.contract.definitions import Definition, Definitions, WantedState
 from streamhouse.metadata.contract.groups import (
     CommittedOffset,
     Group,
@@ -95,6 +96,8 @@ __all__ = [
     "CompactionSource",
     "CompactionState",
     "CompactionVerdict",
+    "Definition",
+    "Definitions",
     "DereferencedObject",
     "Durability",
     "Entry",
@@ -139,6 +142,7 @@ __all__ = [
     "Transfer",
     "TransferState",
     "Verdict",
+    "WantedState",
     "WriteMode",
     "slot_of",
 ]

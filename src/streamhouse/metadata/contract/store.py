@@ -11,6 +11,7 @@ from uuid import UUID
 
 from streamhouse.core.ids import PartitionKey
 from streamhouse.metadata.contract.agents import Agents
+from streamhouse.metadata.contract.definitions import Definitions
 from streamhouse.metadata.contract.groups import Groups
 from streamhouse.metadata.contract.leases import Leases
 from streamhouse.metadata.contract.log import Log
@@ -55,6 +56,8 @@ class ChangeKind(StrEnum):
     """A flush was asked for, or done, on ``keys``."""
     INTENTS = "intents"
     """An intent was registered for ``keys``."""
+    DEFINITIONS = "definitions"
+    """One was created, changed or deleted; ``name`` is its kind. Reports do not count."""
     ANY = "any"
     """Something may have changed; look again at whatever you wait for."""
 
@@ -66,7 +69,7 @@ class Change:
     name: str = ""
 
 
-class MetadataStore(Topics, Log, Leases, Agents, Groups, Maintenance, Pipeline, ABC):
+class MetadataStore(Topics, Log, Leases, Agents, Groups, Maintenance, Pipeline, Definitions, ABC):
     """The whole contract. One instance serves one process and may be used from many tasks of one event loop.
 
     Every method either returns, or raises an error of the tree. A call that makes no sense is InvalidRequest or

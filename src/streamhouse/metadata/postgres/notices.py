@@ -15,7 +15,7 @@ from streamhouse.metadata.contract import Change, ChangeKind
 
 CHANNEL: Final = "streamhouse"
 
-_WITH_NAME: Final = frozenset({ChangeKind.TOPICS, ChangeKind.TRANSFERS, ChangeKind.GROUPS})
+_WITH_NAME: Final = frozenset({ChangeKind.TOPICS, ChangeKind.TRANSFERS, ChangeKind.GROUPS, ChangeKind.DEFINITIONS})
 ANYTHING: Final = Change(kind=ChangeKind.ANY)
 
 

@@ -20,6 +20,7 @@ from streamhouse.metadata.postgres.agents import PostgresAgents
 from streamhouse.metadata.postgres.commits import PostgresCommits
 from streamhouse.metadata.postgres.compactions import PostgresCompactions
 from streamhouse.metadata.postgres.database import MAX_POOL_SIZE, Connection, Database, Row
+from streamhouse.metadata.postgres.definitions import PostgresDefinitions
 from streamhouse.metadata.postgres.flushes import PostgresFlushes
 from streamhouse.metadata.postgres.groups import PostgresGroups
 from streamhouse.metadata.postgres.intents import PostgresIntents
@@ -63,6 +64,7 @@ class PostgresMetadata(
     PostgresPinsAndClaims,
     PostgresIntents,
     PostgresFlushes,
+    PostgresDefinitions,
     MetadataStore,
 ):
     def __init__(

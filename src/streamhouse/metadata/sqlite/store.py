@@ -22,6 +22,7 @@ from streamhouse.metadata.sqlite.agents import AgentCalls
 from streamhouse.metadata.sqlite.clock import StoreClock
 from streamhouse.metadata.sqlite.commits import CommitCalls
 from streamhouse.metadata.sqlite.compactions import CompactionCalls
+from streamhouse.metadata.sqlite.definitions import DefinitionCalls
 from streamhouse.metadata.sqlite.engine import Engine, InlineEngine, ThreadedEngine
 from streamhouse.metadata.sqlite.flushes import FlushCalls
 from streamhouse.metadata.sqlite.groups import GroupCalls
@@ -54,6 +55,7 @@ class SqliteMetadata(
     PinClaimCalls,
     IntentCalls,
     FlushCalls,
+    DefinitionCalls,
     MetadataStore,
 ):
     """``path`` is a file in a directory that exists, or ``:memory:`` for one that ends with this object.
