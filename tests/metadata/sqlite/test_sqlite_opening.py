@@ -80,7 +80,9 @@ async def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     raw.close()
     before = path.read_bytes()
     newest = schema.SCHEMA_VERSION
-    with pytest.raises(SchemaTooNew, match=rf"\.db has schema version {newest + 1}; this StreamHouse knows up to {newest}"):
+    with pytest.raises(
+        SchemaTooNew, match=rf"\.db has schema version {newest + 1}; this StreamHouse knows up to {newest}"
+    ):
         await new_store(path).open()
     assert path.read_bytes() == before
 
