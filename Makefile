@@ -10,7 +10,7 @@ ARGS ?=
 BENCH ?=
 SEEDS ?= 2000
 
-.PHONY: help setup setup-services run demo test test-kill fuzz sim check format bench bench-kafka docs services-up services-down lock clean
+.PHONY: help setup setup-services run demo test test-kill test-spark fuzz sim check format bench bench-kafka docs services-up services-down lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -35,6 +35,9 @@ test-kill: setup-services ## kill -9 a hundred times each, single nodes and flee
 
 fuzz: setup ## FRAMES=n mutated Kafka requests, a million if not said, sent to servers in processes of their own (SEED=…)
 	@FRAMES=$${FRAMES:-1000000} $(VENV)/python -m pytest tests/gateway/kafka/fuzz --timeout 14400 --capture no $(ARGS)
+
+test-spark: setup-services ## Spark under fire: driver, executor, leader and connections killed while a stream writes (SPARK_KILLS=…)
+	@SPARK_KILLS=$${SPARK_KILLS:-10} $(VENV)/python -m pytest tests/spark $(ARGS)
 
 sim: setup ## SEEDS=n seeds of the simulator: virtual time, every fault (ARGS="--seed 7 --trace" replays one)
 	@$(VENV)/python -m streamhouse.testing.sim --seeds $(SEEDS) $(ARGS)
