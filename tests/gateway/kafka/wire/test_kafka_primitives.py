@@ -116,6 +116,19 @@ def test_many_small_items_are_refused_before_they_take_memory() -> None:
     assert peak < 1 << 20
 
 
+def test_many_small_tagged_fields_are_refused_before_they_take_time() -> None:
+    count = MAX_REQUEST_ITEMS + 1
+    tags = bytearray()
+    put_uvarint(tags, count)
+    tags += b"\x63\0" * count
+    frame = memoryview(b"\0\x12\0\x03\0\0\0\x01\xff\xff" + tags)  # ApiVersions 3: its header may have them, too
+    with pytest.raises(MalformedRequest, match="too many items"):
+        read_header(frame)
+    body = schema.write_request(18, 3, {"client_software_name": "a", "client_software_version": "1"})
+    with pytest.raises(MalformedRequest, match="too many items"):
+        schema.read_request(18, 3, memoryview(body[:-1] + tags))
+
+
 @pytest.mark.parametrize("message", REQUESTS)
 def test_a_request_cut_anywhere_is_refused(message: str) -> None:
     spec = message_spec(message)

@@ -7,8 +7,8 @@
     tagged fields    uvarint count, then for each uvarint tag, uvarint size, that many bytes
 
 Every length is compared with the bytes that are left before anything is made of it. A count is compared with what so
-many items take at least, and all counts of one request together stay under MAX_REQUEST_ITEMS: an empty string is one
-byte on the wire and fifty in memory.
+many items take at least, and all counts of one request together, tagged fields included, stay under MAX_REQUEST_ITEMS:
+an empty string is one byte on the wire and fifty in memory, and 100 MiB of tags hold up the event loop for ten seconds.
 """
 
 from __future__ import annotations
@@ -150,17 +150,21 @@ class Reader:
             raise MalformedRequest(
                 f"an array of {count} items is announced at byte {self.pos}, {self.end - self.pos} bytes are left"
             )
-        self.items_left -= count
-        if self.items_left < 0:
-            raise MalformedRequest("the request's arrays hold too many items", hint="ask for fewer things at a time")
+        self._count_items(count)
         return count
 
     def tag_count(self) -> int:
-        """How many tagged fields follow; each takes two bytes at least."""
+        """How many tagged fields follow; each takes two bytes at least, and as long to step over as an item to read."""
         count = self.uvarint()
         if count * 2 > self.end - self.pos:
             raise MalformedRequest(f"{count} tagged fields are announced at byte {self.pos}")
+        self._count_items(count)
         return count
+
+    def _count_items(self, count: int) -> None:
+        self.items_left -= count
+        if self.items_left < 0:
+            raise MalformedRequest("the request holds too many items", hint="ask for fewer things at a time")
 
     def skip_tags(self) -> None:
         """Step over a struct's tagged fields, known or not."""
