@@ -24,7 +24,7 @@ from streamhouse.core.errors import (
 from streamhouse.metadata.contract import MetadataStore
 from streamhouse.spark import sink_blobs
 from streamhouse.spark.connection import Connection
-from streamhouse.spark.sink_blobs import BlobSink
+from streamhouse.spark.sink_blobs import BlobSink, StampClock
 from streamhouse.spark.sink_commit import BatchId, SinkCommit
 from streamhouse.spark.sink_options import parse_write_options
 from streamhouse.spark.sink_shares import TopicShare, merged
@@ -49,9 +49,12 @@ class Ground:
         given = dict(options) if topic is None else {"topic": topic, **options}
         chosen = parse_write_options(given, streaming=True)
         places = {name: place for place, name in enumerate(columns)}
+        known = None if topic is None else await self.metadata.get_topic(topic)
+        now_ms = await self.metadata.now_ms()
+        stamps = StampClock(planned_ms=now_ms, ahead_ms=now_ms - self.api.clock.wall_ms())
 
         def task() -> list[TopicShare]:
-            sink = BlobSink(self.connection, chosen, places, turn=0)
+            sink = BlobSink(self.connection, chosen, places, topic=known, stamps=stamps, turn=0)
             sink.add(pa.table(columns).to_batches(max_chunksize=100))
             return sink.finish()
 

@@ -25,10 +25,11 @@ from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
 from streamhouse.core.errors import InvalidRequest, InvalidSetting
+from streamhouse.metadata.contract import Topic
 from streamhouse.spark.address import StoreAddress, resolve_address
 from streamhouse.spark.connection import connect
 from streamhouse.spark.one_line import one_line
-from streamhouse.spark.sink_blobs import BlobSink
+from streamhouse.spark.sink_blobs import BlobSink, StampClock
 from streamhouse.spark.sink_commit import BatchId, SinkCommit
 from streamhouse.spark.sink_options import WriteOptions, parse_write_options
 from streamhouse.spark.sink_schema import check_schema
@@ -45,11 +46,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkPlan:
-    """What a write is about, found on the driver and sent to every task."""
+    """What a write is about, found on the driver, anew for each batch, and sent to every task."""
 
     address: StoreAddress
     options: WriteOptions
     columns: Mapping[str, int]
+    topic: Topic | None
+    """None: the rows say."""
+    stamps: StampClock
     batch: BatchId | None
     """None for a stream: the tasks know."""
 
@@ -118,24 +122,32 @@ def _plan(options: Mapping[str, str], schema: StructType, *, streaming: bool) ->
         _log.warning("options without effect here: %s", ", ".join(chosen.ignored))
     connection = connect(address)
 
-    async def look() -> None:
+    async def look() -> tuple[Topic | None, StampClock]:
         metadata = await connection.metadata()
         await connection.objects()
-        if chosen.topic is not None:
-            await metadata.get_topic(chosen.topic)
+        now_ms = await metadata.now_ms()
+        stamps = StampClock(planned_ms=now_ms, ahead_ms=now_ms - connection.clock.wall_ms())
+        return None if chosen.topic is None else await metadata.get_topic(chosen.topic), stamps
 
-    connection.run(look())
+    topic, stamps = connection.run(look())
     batch = None
     if chosen.txn_app_id is not None:
         batch = BatchId(query_id=chosen.txn_app_id, batch_id=chosen.txn_version)
     elif not streaming:
         batch = BatchId(query_id=f"write-{connection.randomness.uuid()}", batch_id=0)
-    return SinkPlan(address=address, options=chosen, columns=columns, batch=batch)
+    return SinkPlan(address=address, options=chosen, columns=columns, topic=topic, stamps=stamps, batch=batch)
 
 
 def _upload(plan: SinkPlan, rows: Iterator[pa.RecordBatch]) -> tuple[TopicShare, ...]:
     task = TaskContext.get()
-    sink = BlobSink(connect(plan.address), plan.options, plan.columns, turn=0 if task is None else task.partitionId())
+    sink = BlobSink(
+        connect(plan.address),
+        plan.options,
+        plan.columns,
+        topic=plan.topic,
+        stamps=plan.stamps,
+        turn=0 if task is None else task.partitionId(),
+    )
     sink.add(rows)
     return tuple(sink.finish())
 

@@ -5,8 +5,9 @@
                            while the next rows are gathered and encoded, at most one upload is under way ◄──┘
 
 What a task uploads is nobody's until the batch's intent names it: an attempt that is lost, repeated or speculative
-leaves objects behind that vacuum finds unreferenced. Every put is create-only under a key of its own. Knows nothing of
-Spark but its Arrow batches.
+leaves objects behind that vacuum finds unreferenced. Every put is create-only under a key of its own. A task needs no
+metadata store unless its rows name their topics: what it has to know was found on the driver. Knows nothing of Spark
+but its Arrow batches.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from streamhouse.core.limits import MIB
 from streamhouse.core.topic_config import TopicConfig
 from streamhouse.formats.declared_times import declared_times_ms
 from streamhouse.formats.shared_blob_v1_writer import BlobSlice, BlobWriter, FinishedBlob
-from streamhouse.log.leased.commit import StoreStamps
 from streamhouse.metadata.contract import KAFKA_BATCHES, IntentSlice, ObjectRef, Topic, WriteMode
 from streamhouse.objectstore.keys import SharedBlobKey
 from streamhouse.spark.connection import Connection
@@ -41,6 +41,23 @@ _SLICE_BYTES: Final = 4 * MIB
 """One entry's worth: who reads an offset fetches the slice that holds it, and no more."""
 _MAX_ROWS: Final = 2_000_000_000
 """Row numbers are 32 bits; rows without a byte in them could otherwise gather for ever."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StampClock:
+    """The metadata store's clock, as far as a machine can know it that has not asked.
+
+    Only how long an object waits for its commit or for vacuum hangs on it: whether it may be committed and whether it
+    may be deleted are decided by comparing the same stamp, right or wrong, with the same horizon (R6).
+    """
+
+    planned_ms: int
+    """What it showed on the driver."""
+    ahead_ms: int
+    """Of the driver's wall clock; machines of a cluster agree on the time as far as this needs it."""
+
+    def stamp_ms(self, wall_ms: int) -> int:
+        return max(self.planned_ms, wall_ms + self.ahead_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +76,17 @@ class _Gathered:
 class BlobSink:
     """For one attempt of one task. ``add`` everything, then ``finish``."""
 
-    def __init__(self, connection: Connection, options: WriteOptions, columns: Mapping[str, int], *, turn: int) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        options: WriteOptions,
+        columns: Mapping[str, int],
+        *,
+        topic: Topic | None,
+        stamps: StampClock,
+        turn: int,
+    ) -> None:
+        """``topic``: the one for all rows, as the options name it."""
         self._connection = connection
         self._options = options
         self._columns = columns
@@ -70,7 +97,9 @@ class BlobSink:
         self._gathered = _Gathered()
         self._uploader = ThreadPoolExecutor(1, "streamhouse-upload")
         self._upload: Future[None] | None = None
-        self._stamps: StoreStamps | None = None
+        self._stamps = stamps
+        if topic is not None:
+            self._know(topic)
 
     def add(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Raises what the stores raise, and for rows that cannot be written: InvalidRequest and what is below it."""
@@ -105,7 +134,7 @@ class BlobSink:
         if not gathered.rows:
             return
         table = pa.Table.from_batches(gathered.batches)
-        created_ms = self._connection.run(self._now_ms())
+        created_ms = self._stamps.stamp_ms(self._connection.clock.wall_ms())
         writer = BlobWriter(created_at_ms=created_ms)
         for name, rows in self._by_topic(table):
             self._encode(writer, self._target(name), rows)
@@ -182,18 +211,15 @@ class BlobSink:
     def _target(self, name: str) -> _Target:
         found = self._targets.get(name)
         if found is None:
-            topic = self._connection.run(self._find_topic(name))
-            found = self._targets[name] = _Target(topic=topic, config=topic_config.effective(topic.configs))
+            found = self._know(self._connection.run(self._find_topic(name)))
         return found
+
+    def _know(self, topic: Topic) -> _Target:
+        target = self._targets[topic.name] = _Target(topic=topic, config=topic_config.effective(topic.configs))
+        return target
 
     async def _find_topic(self, name: str) -> Topic:
         return await (await self._connection.metadata()).get_topic(name)
-
-    async def _now_ms(self) -> int:
-        if self._stamps is None:
-            metadata = await self._connection.metadata()
-            self._stamps = StoreStamps(metadata=metadata, clock=self._connection.clock)
-        return await self._stamps.now_ms()
 
     async def _put(self, key: str, blob: FinishedBlob) -> None:
         objects = await self._connection.objects()
