@@ -82,6 +82,7 @@ class Broker:
 
     def __init__(self, store: SqliteMetadata, topic: Topic) -> None:
         self.topic = topic
+        self.store = store
         self.view = View(store)
         self.groups = GroupCoordinator(
             metadata=store, view=self.view, clock=SystemClock(), randomness=SeededRandomness(3)
@@ -302,6 +303,22 @@ async def test_no_offset_is_never_said_for_want_of_knowing(broker: Broker, versi
     else:
         answer = await broker.ask(FETCH, version, group_id="g", topics=topics)
         assert answer.topics[0].partitions[0].error_code == 16
+
+
+async def test_offsets_of_partitions_not_heard_of_here_yet_are_the_stores_to_judge(broker: Broker) -> None:
+    before = broker.topic
+    await broker.store.grow_topic(before.topic_id, 4)
+
+    async def as_it_was(name: str) -> Topic | None:
+        return before if name == before.name else None
+
+    broker.view.find_topic = as_it_was  # type: ignore[method-assign]
+    partitions = [{"partition_index": index, "committed_offset": 7} for index in (3, 4, -1)]
+    committed = await broker.commit(topics=[{"name": "orders", "partitions": partitions}])
+    assert [each.error_code for each in committed.topics[0].partitions] == [0, 3, 3]
+    asked = [{"name": "orders", "partition_indexes": [3, 4, -1]}]
+    (group,) = (await broker.ask(FETCH, 9, groups=[{"group_id": "g", "topics": asked}])).groups
+    assert [each.committed_offset for each in group.topics[0].partitions] == [7, -1, -1]
 
 
 @pytest.mark.parametrize("version", versions(DESCRIBE))

@@ -81,12 +81,13 @@ async def _named(call: Call, topic: Message) -> tuple[NamedTopic, list[int]]:
 
 
 def _keys(named: Sequence[tuple[NamedTopic, list[int]]]) -> list[PartitionKey]:
+    """Also beyond the partitions known here: a topic that has grown elsewhere may have offsets there already."""
     return [
         PartitionKey(topic.topic.topic_id, index)
         for topic, indexes in named
         if topic.topic is not None
         for index in indexes
-        if 0 <= index < topic.topic.partition_count
+        if index >= 0
     ]
 
 
