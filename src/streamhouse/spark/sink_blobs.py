@@ -13,7 +13,7 @@ but its Arrow batches.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -95,7 +95,6 @@ class BlobSink:
         self._targets: dict[str, _Target] = {}
         self._shares: dict[str, list[IntentSlice]] = {}
         self._gathered = _Gathered()
-        self._uploader = ThreadPoolExecutor(1, "streamhouse-upload")
         self._upload: Future[None] | None = None
         self._stamps = stamps
         if topic is not None:
@@ -118,7 +117,6 @@ class BlobSink:
         """What is in objects now, by topic: rows in the order in which they came."""
         self._flush()
         self._wait_for_upload()
-        self._uploader.shutdown()
         return [
             TopicShare(
                 topic=name,
@@ -144,7 +142,7 @@ class BlobSink:
         for piece in blob.slices:
             self._shares.setdefault(piece.topic, []).extend(_cut(piece, ref))
         self._wait_for_upload()
-        self._upload = self._uploader.submit(lambda: self._connection.run(self._put(key, blob)))
+        self._upload = self._connection.spawn(self._put(key, blob))
 
     def _by_topic(self, table: pa.Table) -> Iterable[tuple[str, pa.Table]]:
         if self._options.topic is not None:

@@ -31,6 +31,15 @@ BATCHES = 5
 ROWS = 3_000
 PATIENCE_S = 200
 PARTITIONS = 4
+TASKS = 3
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "50ms",
+    "spark.speculation.quantile": "0.1",
+    "spark.speculation.multiplier": "1.01",
+    "spark.speculation.minTaskRuntime": "10ms",
+}
+"""Any task that is not the fastest is run twice."""
 
 
 class Server:
@@ -120,6 +129,7 @@ class Story:
             "options": {**spark_options(self.settings), "topic": "out", "blobBytes": "64KiB"},
             "checkpoint": str(self.directory / "checkpoint"),
             "input": str(self.input),
+            "tasks": TASKS,
             "kills": kills,
         }
         with (self.directory / "driver.log").open("ab") as log:
@@ -248,7 +258,7 @@ def test_r8_r13_executor_driver_leader_and_metadata_on_a_cluster(
     stories_end.append(cutter)
     cluster: dict[str, Any] = {
         "master": spark_cluster.master_url,
-        "config": {"spark.executor.memory": "512m", "spark.cores.max": "2"},
+        "config": {"spark.executor.memory": "512m", "spark.cores.max": "2", **SPECULATION},
     }
     in_a_task = story.kill("in a task", rng.randrange(2))
     between = story.kill("after commit", rng.randrange(2, BATCHES))

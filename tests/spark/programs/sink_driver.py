@@ -1,6 +1,6 @@
 """A driver that streams files into a topic and is killed, or has an executor killed, at chosen steps; once each.
 
-sink_driver.py '{"master": …, "config": {…}, "options": {…}, "checkpoint": …, "input": …,
+sink_driver.py '{"master": …, "config": {…}, "options": {…}, "checkpoint": …, "input": …, "tasks": 3,
                  "kills": [{"at": "before commit" | "after commit" | "in a task", "batch": 1, "marker": …}]}'
 
 "after commit" is between the sink's commit and Spark's own. The marker is left where the deed was done.
@@ -88,6 +88,7 @@ def main(plan: dict[str, Any]) -> None:
     query = (
         spark.readStream.option("maxFilesPerTrigger", 1)
         .text(plan["input"])
+        .repartition(plan["tasks"])
         .writeStream.format("streamhouse")
         .options(**plan["options"])
         .option("checkpointLocation", plan["checkpoint"])
