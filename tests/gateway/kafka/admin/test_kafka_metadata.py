@@ -7,6 +7,8 @@ import uuid
 import pytest
 from admin_ground import DESCRIBE_CLUSTER, METADATA, KafkaPort, kafka_port
 
+from streamhouse.core.errors import MetadataUnavailable
+
 
 @pytest.mark.parametrize("version", range(14))
 def test_every_version_names_brokers_topics_and_leaders(port: KafkaPort, version: int) -> None:
@@ -74,6 +76,26 @@ def test_many_unknown_topics_are_looked_up_together(port: KafkaPort) -> None:
     names = [f"nobody-{number}" for number in range(200)]
     found = {topic.name: topic.error_code for topic in port.metadata(*names, name).topics}
     assert found == {**dict.fromkeys(names, 3), name: 0}
+
+
+def test_while_the_store_is_away_clients_are_told_what_is_known_and_not_cut_off(
+    port: KafkaPort, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: object) -> object:
+        raise MetadataUnavailable("the store does not answer")
+
+    name = port.new_topic()
+    stranger = {"name": None, "topic_id": uuid.uuid4()}
+    with monkeypatch.context() as patched:
+        store = port.on_view(lambda view: view._metadata)
+        for question in ("list_topics", "get_topic", "get_topic_by_id"):
+            patched.setattr(store, question, away)
+        assert name in [topic.name for topic in port.ask(METADATA, 12, topics=None).topics]
+        assert [topic.error_code for topic in port.metadata(name, "nobody-knows").topics] == [0, 56]
+        many = [f"nobody-{number}" for number in range(200)]
+        assert port.metadata(*many, name).topics[-1].error_code == 0
+        assert [topic.error_code for topic in port.ask(METADATA, 13, topics=[stranger]).topics] == [56]
+    assert [topic.error_code for topic in port.ask(METADATA, 13, topics=[stranger]).topics] == [100]
 
 
 def test_a_topic_named_twice_is_answered_once(port: KafkaPort) -> None:

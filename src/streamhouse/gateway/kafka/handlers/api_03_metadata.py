@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from streamhouse.broker.cluster_view import ClusterView
 from streamhouse.broker.topics import Topic, WantedTopic
-from streamhouse.core.errors import MalformedRequest, StreamHouseError, TopicExists
+from streamhouse.core.errors import MalformedRequest, MetadataError, StreamHouseError, TopicExists
 from streamhouse.core.ids import TopicId, check_topic_name
 from streamhouse.gateway.kafka.api import Buffers, Call, hot_api
 from streamhouse.gateway.kafka.codes import ErrorCode
@@ -88,10 +88,10 @@ def _brokers(call: Call) -> list[BrokerRow]:
 async def _find(call: Call, request: Message) -> Sequence[_Found]:
     view = call.broker.view
     if request.topics is None or (call.version == 0 and not request.topics):
-        return await view.all_topics()
+        return await _all(view)
     unknown = {asked.name for asked in request.topics if asked.name is not None and view.topic(asked.name) is None}
     if len(unknown) > _MANY_UNKNOWN:
-        await view.all_topics()
+        await _all(view)
     ask_store = len(unknown) <= _MANY_UNKNOWN
     may_create = _MAX_CREATED if request.allow_auto_topic_creation else 0
     found: list[_Found] = []
@@ -105,6 +105,14 @@ async def _find(call: Call, request: Message) -> Sequence[_Found]:
     return found
 
 
+async def _all(view: ClusterView) -> Sequence[Topic]:
+    """While the store is away, what is known here: to hang up would cost the client its fetches, too."""
+    try:
+        return await view.all_topics()
+    except MetadataError:
+        return view.topics()
+
+
 def _distinct(call: Call, request: Message) -> list[tuple[str | None, UUID]]:
     asked: dict[tuple[str | None, UUID], None] = {}
     for topic in request.topics:
@@ -116,7 +124,10 @@ def _distinct(call: Call, request: Message) -> list[tuple[str | None, UUID]]:
 
 
 async def _by_id(call: Call, topic_id: UUID) -> _Found:
-    topic = await call.broker.view.find_topic_by_id(TopicId(topic_id))
+    try:
+        topic = await call.broker.view.find_topic_by_id(TopicId(topic_id))
+    except StreamHouseError as error:
+        return TopicRow(name=None, topic_id=topic_id, error=error.kafka_code)
     if topic is None:
         return TopicRow(name=None, topic_id=topic_id, error=ErrorCode.UNKNOWN_TOPIC_ID)
     return topic
