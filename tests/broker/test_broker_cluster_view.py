@@ -163,6 +163,70 @@ async def test_a_take_over_from_here_is_seen(metadata: MetadataStore) -> None:
         await eventually("the other leads", taken)
 
 
+async def led_here(metadata: MetadataStore, view: ClusterView) -> tuple[Topic, PartitionKey, HeldLease]:
+    topic = await make_topic(metadata, "t")
+    key = topic.partition_keys()[0]
+    view.learned(topic)
+    await lead(metadata, "me", [key])
+    (lease,) = await metadata.list_leases(keys=[key])
+    view.gained(lease)
+    return topic, key, HeldLease(key=key, epoch=lease.epoch)
+
+
+async def test_what_is_being_handed_over_is_this_agents_until_the_store_names_another(metadata: MetadataStore) -> None:
+    async with view_of(metadata) as view:
+        node_id = await join(metadata, "other", "10.0.0.2:9092")
+        topic, key, held = await led_here(metadata, view)
+        view.leaving(key)
+        await view.refresh()
+        assert view.leaving_epoch(key) == held.epoch
+        assert view.leaders_of(topic)[0] == (view.node_id, held.epoch)
+        moved = asyncio.create_task(view.wait_moved([key]))
+        await asyncio.sleep(0.1)
+        assert not moved.done()
+        await metadata.release_leases(Holder(agent_id="me", incarnation=ME, wal_id=WAL), [held])
+        await lead(metadata, "other", [key])
+        async with asyncio.timeout(PATIENCE_S):
+            await moved
+        await eventually("the other leads", lambda: view.leaders_of(topic)[0] == (node_id, held.epoch + 1))
+        assert view.leaving_epoch(key) is None
+
+
+async def test_a_hand_over_that_ends_with_nobody_is_over_too(metadata: MetadataStore) -> None:
+    async with view_of(metadata) as view:
+        _, key, held = await led_here(metadata, view)
+        view.leaving(key)
+        await metadata.release_leases(Holder(agent_id="me", incarnation=ME, wal_id=WAL), [held])
+        async with asyncio.timeout(PATIENCE_S):
+            await view.wait_moved([key])
+        assert view.leader(key) is None
+
+
+async def test_a_lease_lost_on_the_way_out_is_lost_and_one_that_comes_back_is_led(metadata: MetadataStore) -> None:
+    async with view_of(metadata) as view:
+        _, key, held = await led_here(metadata, view)
+        view.leaving(key)
+        view.ended(key)
+        assert view.leader(key) is None
+        (lease,) = await metadata.list_leases(keys=[key])
+        view.gained(lease)
+        view.leaving(key)
+        view.gained(lease)
+        assert view.leaving_epoch(key) is None
+        assert view.leader(key) is not None
+        assert held.epoch == lease.epoch
+
+
+async def test_a_coordinator_is_waited_for(metadata: MetadataStore) -> None:
+    async with view_of(metadata) as view:
+        slot = SlotKey(3)
+        assert not await view.wait_coordinated([slot], timeout_s=0.01)
+        await join(metadata, "other", "10.0.0.2:9092")
+        await lead(metadata, "other", [slot])
+        assert await view.wait_coordinated([slot], timeout_s=PATIENCE_S)
+        assert view.coordinator(slot) is not None
+
+
 async def test_a_topic_made_elsewhere_is_found_before_anybody_has_told(metadata: MetadataStore) -> None:
     view = ClusterView(metadata=metadata, agent_id="me", liveness_timeout_ms=60_000, heartbeat_interval_ms=50)
     made = await make_topic(metadata, "elsewhere")

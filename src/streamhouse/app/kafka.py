@@ -75,6 +75,7 @@ def make_broker(parts: BrokerParts) -> Broker:
             leases=parts.member.lease_table,
             view=view,
             clock=parts.clock,
+            taking_over=parts.member.is_taking_over,
         ),
         reads=Reads(reader=parts.reader, log=parts.log, metadata=metadata, view=view, durability=parts.durability),
         groups=parts.groups,

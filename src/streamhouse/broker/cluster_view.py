@@ -1,6 +1,7 @@
 """Who is there and who leads what, as this agent knows it: memory that a request reads without waiting.
 
-    own leases       told by the owner of the leases, the moment they begin and end
+    own leases       told by the owner of the leases, the moment they begin and end; one that is being handed over
+                     is this agent's until the store names another
     others' leases   from the store, when it says that they changed, and now and then unasked
     agents           asked for: nobody announces a death
 
@@ -11,9 +12,9 @@ not take part in any decision about who leads.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeVar
 
 from streamhouse.broker.doubt import Doubt
 from streamhouse.broker.lease_map import LeaseMap
@@ -34,6 +35,8 @@ from streamhouse.metadata.contract import (
 )
 
 __all__ = ["ClusterView", "Endpoint", "Leader", "Node"]
+
+K = TypeVar("K", bound=LeaseKey)
 
 _FULL_LOOK_S: Final = 60.0
 """Notifications may be lost; this bounds for how long that matters."""
@@ -72,6 +75,8 @@ class ClusterView:
         self._ids: dict[TopicId, Topic] = {}
         self._own: LeaseMap[int] = LeaseMap()
         """Epochs."""
+        self._leaving: LeaseMap[int] = LeaseMap()
+        """Epochs, of partitions that are closed here and not yet led elsewhere."""
         self._others: LeaseMap[tuple[str, int]] = LeaseMap()
         """Agents and epochs."""
         self._generations: dict[TopicId, int] = {}
@@ -124,7 +129,7 @@ class ClusterView:
 
     def leader(self, key: PartitionKey) -> Leader | None:
         """None when nobody leads it now, as far as is known here."""
-        epoch = self._own.get(key)
+        epoch = self._own.get(key) or self._leaving.get(key)
         if epoch is not None:
             return None if self._me is None else Leader(node=self._me, epoch=epoch)
         other = self._others.get(key)
@@ -139,6 +144,8 @@ class ClusterView:
             found = map(self.leader, topic.partition_keys())
             return [_NOBODY if leader is None else (leader.node.node_id, leader.epoch) for leader in found]
         own, others = self._own.of_topic(topic.topic_id), self._others.of_topic(topic.topic_id)
+        if leaving := self._leaving.of_topic(topic.topic_id):
+            own = {**leaving, **own}
         ids = {agent_id: node.node_id for agent_id, node in self._by_agent.items()}
         leaders: list[tuple[int, int]] = []
         for partition in range(topic.partition_count):
@@ -162,15 +169,32 @@ class ClusterView:
 
     async def wait_led(self, keys: Iterable[PartitionKey], *, timeout_s: float) -> bool:
         """Whether each of these partitions has had a leader before the time is up."""
+        return await self._wait_each(keys, self.leader, timeout_s)
+
+    async def wait_coordinated(self, slots: Iterable[SlotKey], *, timeout_s: float) -> bool:
+        """Whether each of these slots has had a coordinator before the time is up."""
+        return await self._wait_each(slots, self.coordinator, timeout_s)
+
+    async def _wait_each(self, keys: Iterable[K], found: Callable[[K], object | None], timeout_s: float) -> bool:
         waiting = list(keys)
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while waiting:
-                    if self.leader(waiting[-1]) is not None:
+                    if found(waiting[-1]) is not None:
                         waiting.pop()
                         continue
                     await self._changed.wait()
         return not waiting
+
+    def leaving_epoch(self, key: PartitionKey) -> int | None:
+        """Of a partition that this agent hands over, until the store names another leader or nobody."""
+        return self._leaving.get(key)
+
+    async def wait_moved(self, keys: Iterable[PartitionKey]) -> None:
+        """Returns once none of these is being handed over. Cancel it to give up."""
+        waiting = list(keys)
+        while any(key in self._leaving for key in waiting):
+            await self._changed.wait()
 
     def _leaderless(self, key: PartitionKey) -> Leader | None:
         """Any agent serves a leaderless partition; all name the same one, at epoch 0."""
@@ -233,6 +257,7 @@ class ClusterView:
         if self._names[known.name].topic_id == topic.topic_id:
             del self._names[known.name]
         self._others.drop_topic(topic.topic_id)
+        self._leaving.drop_topic(topic.topic_id)
         self._generations.pop(topic.topic_id, None)
         self._announce()
 
@@ -241,12 +266,24 @@ class ClusterView:
     def gained(self, lease: Lease) -> None:
         """It is open here: clients may come."""
         self._own.put(lease.key, lease.epoch)
+        self._leaving.pop(lease.key)
         self._others.pop(lease.key)
         self._bump_key(lease.key)
 
+    def leaving(self, key: PartitionKey) -> None:
+        """It is being handed over. Clients are better off here, where they wait, than without anybody to go to."""
+        epoch = self._own.get(key)
+        if self._alone or epoch is None:
+            self.ended(key)
+            return
+        self._own.pop(key)
+        self._leaving.put(key, epoch)
+        self._doubt.add([key])
+
     def ended(self, key: LeaseKey) -> None:
-        """It is being handed over, or lost."""
-        if self._own.pop(key) is not None:
+        """It is lost, or closed for nobody."""
+        left = self._leaving.pop(key)
+        if self._own.pop(key) is not None or left is not None:
             self._doubt.add([key])
             self._bump_key(key)
 
@@ -306,7 +343,7 @@ class ClusterView:
             await self.refresh()
             return
         async with self._looking:
-            names, keys = self._doubt.names, list(self._doubt.keys)
+            names, keys = self._doubt.names, list({*self._doubt.keys, *self._leaving})
             self._doubt.clear()
             for name in names:
                 await self._look_at_topic(name)
@@ -353,10 +390,16 @@ class ClusterView:
             for lease in leases
             if not lease.expired and lease.agent_id != self._agent_id and lease.key not in self._own
         }
-        looked_at: Iterable[LeaseKey] = {*self._others, *found} if all_of_them else asked
+        still_mine = {
+            lease.key
+            for lease in leases
+            if lease.agent_id == self._agent_id and not lease.expired and lease.epoch == self._leaving.get(lease.key)
+        }
+        looked_at: Iterable[LeaseKey] = {*self._others, *self._leaving, *found} if all_of_them else asked
         for key in looked_at:
             before, now = self._others.get(key), found.get(key)
-            if before == now:
+            moved = key not in still_mine and self._leaving.pop(key) is not None
+            if before == now and not moved:
                 continue
             if now is None:
                 self._others.pop(key)

@@ -71,13 +71,19 @@ class Reads:
 
     # Who may be asked.
 
-    def leader_epoch(self, key: PartitionKey, claimed_epoch: int = ANY_EPOCH) -> int:
+    def leader_epoch(self, key: PartitionKey, claimed_epoch: int = ANY_EPOCH, *, or_leaving: bool = False) -> int:
         """The epoch under which this agent serves the partition. No await.
 
-        ``claimed_epoch``: the one that the caller knows. Raises NotLeader, PartitionNotFound, StaleEpoch, UnknownEpoch.
+        ``claimed_epoch``: the one that the caller knows. ``or_leaving``: whoever only reads batches may go on where the
+        partition is being handed over, since what is committed may be read anywhere.
+        Raises NotLeader, PartitionNotFound, StaleEpoch, UnknownEpoch.
         """
         partition = self._log.partition(key)
-        epoch = partition.epoch if partition is not None and partition.guard.valid() else self._leaderless_epoch(key)
+        if partition is not None and partition.guard.valid():
+            epoch = partition.epoch
+        else:
+            leaving = self._view.leaving_epoch(key) if or_leaving else None
+            epoch = self._leaderless_epoch(key) if leaving is None else leaving
         if claimed_epoch not in (epoch, ANY_EPOCH):
             if claimed_epoch < epoch:
                 raise StaleEpoch(self._name(key), expected=claimed_epoch, actual=epoch)

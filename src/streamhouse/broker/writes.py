@@ -8,7 +8,7 @@ awaits between looking at a batch and giving it its offsets (R11).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from struct import Struct
 from typing import Final
@@ -70,7 +70,9 @@ class Writes:
         leases: LeaseTable,
         view: ClusterView,
         clock: Clock,
+        taking_over: Callable[[PartitionKey], bool] = lambda key: False,
     ) -> None:
+        """``taking_over``: whether this agent has agreed to lead a partition that another still closes."""
         self.deadlines = Deadlines()
         """Of writes whose callers wait."""
         self._log = log
@@ -79,6 +81,7 @@ class Writes:
         self._leases = leases
         self._view = view
         self._clock = clock
+        self._taking_over = taking_over
 
     def append(self, key: PartitionKey, batch: BytesLike, *, acks: int) -> Append:
         """Give one client's batch its offsets. ``Append.done`` belongs to the log: shield it before awaiting it.
@@ -92,21 +95,24 @@ class Writes:
         self._check(partition, batch)
         return self._log.append_to(partition, batch, acks=acks)
 
-    def is_opening(self, key: PartitionKey) -> bool:
-        """Whether this agent is about to take writes: one had better wait than go looking for a leader, or be refused.
+    def is_changing(self, key: PartitionKey) -> bool:
+        """Whether a write had better wait here for a moment than go looking for a leader, or be refused.
 
-        It is about to lead the partition, or to know where an adopted upload ends in its log (R13).
+        This agent is about to lead the partition, or to know where an adopted upload ends in its log (R13); or it hands
+        the partition over, and will soon know to whom.
         """
-        if self._log.is_behind_barrier(key):
+        if self._log.is_behind_barrier(key) or self._view.leaving_epoch(key) is not None or self._taking_over(key):
             return True
         leadership = self._leases.get(key)
         return leadership is not None and leadership.stage in (Stage.WAITING, Stage.OPENING) and leadership.valid()
 
-    async def wait_open(self, keys: Sequence[PartitionKey], timeout_s: float) -> bool:
-        """Whether all of them are open before the time is up."""
+    async def wait_settled(self, keys: Sequence[PartitionKey], timeout_s: float) -> bool:
+        """Whether each of them is open here, or led elsewhere, before the time is up."""
+        leaving = {key for key in keys if self._view.leaving_epoch(key) is not None}
         try:
             async with asyncio.timeout(timeout_s):
-                await self._log.wait_open(keys)
+                await self._log.wait_open([key for key in keys if key not in leaving])
+                await self._view.wait_moved(leaving)
         except TimeoutError:
             return False
         return True

@@ -153,6 +153,10 @@ class Member:
         that; it is released, and if the ring still names this agent, gained again a little later at a new epoch."""
         self._holdings.give_up(key, reason)
 
+    def is_taking_over(self, key: LeaseKey) -> bool:
+        """Whether this agent has accepted it from another and does not hold it yet."""
+        return key in self._exchange.accepted
+
     def report(self, where: str, error: Exception | None) -> None:
         """For whoever works beside the membership: shows in its health until it is told that ``where`` works again."""
         self._report(where, error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,6 +50,9 @@ class View:
 
     def topics(self) -> list[Topic]:
         return self._known
+
+    async def wait_coordinated(self, slots: Iterable[SlotKey], *, timeout_s: float) -> bool:
+        return self.node is not None
 
     async def all_topics(self) -> list[Topic]:
         self._known = await self._store.list_topics()

@@ -3,7 +3,8 @@
 Behaviour: offsets are assigned before the handler returns, so that requests of a connection keep their order while
 their answers are still waiting for the disk. Each partition has its own error. acks=0 has no answer; an error then
 closes the connection. After ``timeout_ms`` the answer is 7, while the append goes on. A request that meets a partition
-which this agent is about to lead waits for it, and so do the later ones of its connection.
+which this agent is about to lead waits for it, and so do the later ones of its connection. One that meets a partition
+which is being handed over waits until it can be told to whom: some clients try only three times within 0.3 s.
 
 Deviations: records are not decoded, so times are checked by a batch's header and keys of compacted topics not at all.
 Transactions come later: a transactional id, or a transactional batch, is 53.
@@ -95,7 +96,7 @@ def _append_all(call: Call, answer: ProduceAnswer, data: TopicData, opening: _Op
             try:
                 answer.append(key, b"" if records is None else records)
             except (NotLeader, BackPressureRejected) as error:
-                if call.broker.writes.is_opening(key):
+                if call.broker.writes.is_changing(key):
                     opening.append((answer.wait_for_opening(key), key, bytes(records or b"")))
                 else:
                     answer.fail(key, error)
@@ -125,7 +126,7 @@ async def _when_open(
     result: asyncio.Future[Buffers | None],
 ) -> None:
     timeout_s = min(_OPENING_WAIT_S, max(request.timeout_ms, 0) / 1000)
-    await call.broker.writes.wait_open([key for _, key, _ in opening], timeout_s)
+    await call.broker.writes.wait_settled([key for _, key, _ in opening], timeout_s)
     for place, _, records in opening:
         if result.done():
             return  # the client is gone or was told to try again; a write that nobody knows of would be a surprise

@@ -3,7 +3,8 @@
 Behaviour: sessions as in fetch_sessions.py. The batch that holds the offset, or the next after it; the first batch of
 an answer whole even above the maximum. With less than min bytes to give it waits up to max wait, unless a partition has
 an error. Leased partitions are served by their leader only: 6, with the leader's address from version 16 on; 74 and 75
-for an epoch older or newer than the leader's. 1 only after a fresh look (R16). 100 for an unknown topic id.
+for an epoch older or newer than the leader's. 1 only after a fresh look (R16). 100 for an unknown topic id. An agent
+that is about to lead a partition is waited for; one that hands it over serves what is committed until another leads.
 
 Deviations: no follower fetching: the preferred replica is always -1, a replica id is ignored and nothing beyond the
 high watermark is served to anybody. 103 does not occur: a topic is looked up by its id, never by both.
@@ -36,6 +37,7 @@ from streamhouse.gateway.kafka.hot.fetch import (
 from streamhouse.gateway.kafka.redirect import current_leader
 
 _READ_COMMITTED: Final = 1
+_OPENING_WAIT_S: Final = 1.0
 
 _UNDERSTOOD: Final = frozenset(
     {
@@ -58,7 +60,7 @@ _sessions: WeakKeyDictionary[Reads, FetchSessions] = WeakKeyDictionary()
 class _Plan:
     """What one fetch reads, and what is known of its answers before."""
 
-    __slots__ = ("answers", "diverging", "keys", "places", "requests")
+    __slots__ = ("answers", "diverging", "keys", "opening", "places", "requests")
 
     def __init__(self, count: int) -> None:
         self.answers: list[PartitionAnswer | None] = [None] * count
@@ -68,6 +70,8 @@ class _Plan:
         """Of each of ``requests``, among the answers."""
         self.diverging: list[int] = []
         """Places whose last fetched epoch must be compared with the log first."""
+        self.opening: list[PartitionKey] = []
+        """What this agent is about to lead."""
 
 
 @hot_api(1, (4, 18))
@@ -79,6 +83,8 @@ def fetch(call: Call, body: memoryview) -> Buffers | Awaitable[Buffers | None] |
             call.version, error_code=context.error_code, session_id=NO_SESSION, topics=(), aborted_listed=False
         )
     plan = _plan(call, context)
+    if plan.opening and request.max_wait_ms > 0:
+        return _read_when_open(call, request, context, plan.opening)
     if plan.diverging:
         return _read_later(call, request, context, plan)
     results: Sequence[ReadResult] | None = ()
@@ -108,15 +114,25 @@ def _plan(call: Call, context: FetchContext) -> _Plan:
             continue
         key = plan.keys[place] = partition_key(topic.topic_id, wanted.partition)
         try:
-            reads.leader_epoch(key, wanted.current_leader_epoch)
+            reads.leader_epoch(key, wanted.current_leader_epoch, or_leaving=True)
         except StreamHouseError as error:
             plan.answers[place] = _error(call, wanted, key, error)
+            if isinstance(error, NotLeader) and call.broker.writes.is_changing(key):
+                plan.opening.append(key)
             continue
         if wanted.last_fetched_epoch >= 0:
             plan.diverging.append(place)
         plan.places.append(place)
         plan.requests.append(ReadRequest(key=key, offset=wanted.fetch_offset, max_bytes=max(wanted.max_bytes, 0)))
     return plan
+
+
+async def _read_when_open(
+    call: Call, request: FetchRequest, context: FetchContext, opening: Sequence[PartitionKey]
+) -> Buffers:
+    """After an error a client rests longer than a partition takes to open."""
+    await call.broker.writes.wait_settled(opening, min(request.max_wait_ms / 1000, _OPENING_WAIT_S))
+    return await _read_later(call, request, context, _plan(call, context))
 
 
 def _min_bytes(request: FetchRequest, plan: _Plan) -> int:
@@ -145,8 +161,8 @@ async def _read_later(call: Call, request: FetchRequest, context: FetchContext, 
             continue
         plan.answers[place] = _answer(wanted, result)
         if not result.batches:
-            try:
-                reads.leader_epoch(key)  # it may have moved while we waited: whoever waits here hears nothing more
+            try:  # it may have moved while we waited: whoever waits here hears nothing more
+                reads.leader_epoch(key, or_leaving=True)
             except StreamHouseError as error:
                 plan.answers[place] = _error(call, wanted, key, error)
     return _respond(call, request, context, plan)
