@@ -42,6 +42,8 @@
     │       └── WalOutcomeUnknown       … while this frame was on its way: it may be on the disk, or not
     ├── BackPressureRejected            memory or disk is full of what is not committed yet; nothing was taken
     ├── NotAdopted                      a sink's batch is safe, but no leader has put it into the log in time
+    ├── TargetError                     a database or table that a pipeline writes to
+    │   └── TargetUnavailable           it does not answer
     ├── NotFound
     │   ├── TopicNotFound
     │   ├── PartitionNotFound
@@ -340,6 +342,19 @@ class NotAdopted(StreamHouseError):
     http_status = 503
     retriable = True
     default_hint = "see that agents run and are healthy, then run the query again: it goes on where it stands"
+
+
+# What a pipeline writes to.
+
+
+class TargetError(StreamHouseError):
+    pass
+
+
+class TargetUnavailable(TargetError):
+    http_status = 503
+    retriable = True
+    default_hint = "check that it is up and reachable; the pipeline goes on by itself"
 
 
 # Things that are not there, or already are.
