@@ -260,6 +260,35 @@ async def test_an_older_word_about_a_topic_does_not_undo_a_newer_one(metadata: M
         assert view.topic("t") == new
 
 
+async def test_a_listing_under_way_does_not_undo_what_is_heard_meanwhile(
+    metadata: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a topic that was just created is unknown again, and its leaders elsewhere for up to a minute."""
+    asked, answer, list_topics = asyncio.Event(), asyncio.Event(), metadata.list_topics
+
+    async def slowly() -> list[Topic]:
+        found = await list_topics()
+        asked.set()
+        await answer.wait()
+        return found
+
+    gone = await make_topic(metadata, "gone")
+    async with view_of(metadata) as view:
+        await join(metadata, "other", "10.0.0.2:9092")
+        monkeypatch.setattr(metadata, "list_topics", slowly)
+        listing = asyncio.create_task(view.all_topics())
+        await asked.wait()
+        made = await make_topic(metadata, "made")
+        await lead(metadata, "other", made.partition_keys())
+        await metadata.delete_topic(gone.topic_id)
+        await eventually("it is led", lambda: all(view.leader(key) is not None for key in made.partition_keys()))
+        await eventually("it is gone", lambda: view.topic("gone") is None)
+        answer.set()
+        assert await listing == [gone]
+        assert (view.topic("made"), view.topic("gone")) == (made, None)
+        assert all(view.leader(key) is not None for key in made.partition_keys())
+
+
 async def test_leaderless_partitions_have_a_live_leader_at_epoch_0(metadata: MetadataStore) -> None:
     async with view_of(metadata) as view:
         await join(metadata, "other", "10.0.0.2:9092")

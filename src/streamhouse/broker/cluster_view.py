@@ -234,8 +234,9 @@ class ClusterView:
 
     async def all_topics(self) -> list[Topic]:
         """Fresh from the store, by name."""
+        before = set(self._ids)
         topics = await self._metadata.list_topics()
-        self._take_topics(topics)
+        self._take_topics(topics, before)
         return topics
 
     def learned(self, topic: Topic) -> None:
@@ -294,7 +295,7 @@ class ClusterView:
         async with self._looking:
             self._doubt.clear()
             await self._look_at_agents()
-            self._take_topics(await self._metadata.list_topics())
+            await self.all_topics()
             if not self._alone:
                 self._take_leases(await self._metadata.list_leases(), all_of_them=True)
 
@@ -374,12 +375,14 @@ class ClusterView:
             self._nodes_generation += 1
             self._announce()
 
-    def _take_topics(self, topics: Sequence[Topic]) -> None:
-        listed = {topic.topic_id for topic in topics}
-        for topic in [topic for topic in self._ids.values() if topic.topic_id not in listed]:
-            self.forgot(topic)
+    def _take_topics(self, topics: Sequence[Topic], before: set[TopicId]) -> None:
+        """``before``: what was known when the store was asked. What came or went meanwhile is newer than its answer."""
+        for topic_id in before.difference(topic.topic_id for topic in topics):
+            if topic_id in self._ids:
+                self.forgot(self._ids[topic_id])
         for topic in topics:
-            self.learned(topic)
+            if topic.topic_id in self._ids or topic.topic_id not in before:
+                self.learned(topic)
 
     def _take_leases(
         self, leases: Sequence[Lease], *, asked: Sequence[LeaseKey] = (), all_of_them: bool = False
