@@ -22,7 +22,7 @@ from streamhouse.core.errors import (
     TopicNotFound,
 )
 from streamhouse.metadata.contract import MetadataStore
-from streamhouse.spark import sink_blobs
+from streamhouse.spark import sink_blobs, sink_commit
 from streamhouse.spark.connection import Connection
 from streamhouse.spark.sink_blobs import BlobSink, StampClock
 from streamhouse.spark.sink_commit import BatchId, SinkCommit
@@ -190,6 +190,20 @@ async def test_without_a_leader_it_says_so_and_the_batch_is_completed_later(tmp_
         await asyncio.to_thread(ground.connection.close)
 
 
+async def test_a_topic_deleted_meanwhile_is_an_error_and_no_success(tmp_path: Path) -> None:
+    async with StreamHouse.open(data_dir=str(tmp_path / "data"), embedded_agent=False) as api:
+        topic = await api.create_topic("out", 3)
+        ground = Ground(api, Connection(address_of(api)))
+        writing = asyncio.create_task(ground.write("q", 0, "a"))
+        async with asyncio.timeout(10):
+            while await api.stores.metadata.last_batch("q", topic.topic_id) is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await api.delete_topic("out")
+        with pytest.raises(TopicNotFound, match="topic out was deleted while q wrote to it"):
+            await writing
+        await asyncio.to_thread(ground.connection.close)
+
+
 async def test_rows_name_their_topics(small: Ground) -> None:
     await small.api.create_topic("other", 1)
     shares = await small.upload(
@@ -241,6 +255,16 @@ async def test_uploads_that_vacuum_may_have_taken_are_refused(small: Ground) -> 
     with pytest.raises(StoreUnavailable, match="run the query again"):
         await small.commit("query", 0, shares)
     assert await values_of(small.api, "out") == []
+
+
+async def test_more_slices_than_an_intent_takes_are_refused_before_anything_is_registered(
+    small: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink_commit, "MAX_INTENT_SLICES", 1)
+    columns = {"value": pa.array(["a", "b"]), "partition": pa.array([0, 1], pa.int32())}
+    with pytest.raises(LimitExceeded, match="has 2 slices for out; 1 at most"):
+        await small.commit("query", 0, await small.upload(columns))
+    assert await small.metadata.last_batch("query", (await small.api.topic("out")).topic_id) is None
 
 
 async def test_a_leaderless_topic_takes_it_by_the_commit_itself(small: Ground) -> None:

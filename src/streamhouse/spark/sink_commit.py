@@ -18,7 +18,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from streamhouse.core.errors import MetadataUnavailable, NotAdopted, NotFound, StoreUnavailable, TopicNotFound
+from streamhouse.core.errors import (
+    LimitExceeded,
+    MetadataUnavailable,
+    NotAdopted,
+    NotFound,
+    StoreUnavailable,
+    TopicNotFound,
+)
+from streamhouse.core.limits import MAX_INTENT_SLICES
 from streamhouse.metadata.contract import Intent, IntentKey, IntentVerdict, MetadataStore, Verdict
 from streamhouse.spark.sink_shares import TopicShare
 
@@ -53,6 +61,12 @@ class SinkCommit:
         that are too old, LimitExceeded for more slices than an intent takes, TopicNotFound.
         """
         waited = _Patience(self._timeout_ms)
+        for share in shares:
+            if len(share.slices) > MAX_INTENT_SLICES:
+                raise LimitExceeded(
+                    f"{batch} has {len(share.slices)} slices for {share.topic}; {MAX_INTENT_SLICES} at most",
+                    hint="raise blobBytes, coalesce to fewer tasks, or write it in parts",
+                )
         for share in shares:
             key = IntentKey(query_id=batch.query_id, topic_id=share.topic_id, batch_id=batch.batch_id)
             await self._commit(key, share, batch, waited)
