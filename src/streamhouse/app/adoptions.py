@@ -100,7 +100,7 @@ class Adoptions:
                 await self._look_now.wait()
         self._look_now.clear()
         led = self._log.led_keys()
-        todo = await self._metadata.list_unadopted(sorted(led)) if led else []
+        todo = await self._metadata.list_unadopted(list(led)) if led else []
         self._forget_all_but(todo)
         due = [each for each in todo if self._is_due(each)]
         if due:

@@ -124,14 +124,16 @@ def last_batch(tx: Tx, query_id: str, topic_id: TopicId) -> int | None:
 
 
 def list_unadopted(tx: Tx, keys: Sequence[PartitionKey]) -> list[tuple[IntentKey, int]]:
+    # An agent asks about thousands of partitions, each time some of them open, and there is mostly nothing.
+    waiting = set(tx.rows("SELECT DISTINCT topic_id, partition_id FROM sink_slices WHERE adopted_base_offset IS NULL"))
     found: set[Row] = set()
-    for key in keys:
+    for key in waiting.intersection(map(sql_key, keys) if waiting else ()):
         found.update(
             tx.rows(
                 "SELECT q.registered_at, s.query_id, s.topic_id, s.batch_id, s.partition_id FROM sink_slices s "
                 "JOIN sink_queries q ON q.query_id = s.query_id AND q.topic_id = s.topic_id "
                 "WHERE s.topic_id = ? AND s.partition_id = ? AND s.adopted_base_offset IS NULL",
-                sql_key(key),
+                key,
             )
         )
     return [
