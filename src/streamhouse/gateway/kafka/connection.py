@@ -80,8 +80,8 @@ class Connection(asyncio.BufferedProtocol):
         self._serve()
 
     def pause_writing(self) -> None:
+        """In the middle of ``_flush``, which tells the door when all of an answer is written."""
         self._stuck = True
-        self._door.reader_is_slow(self)
 
     def resume_writing(self) -> None:
         self._stuck = False
@@ -224,6 +224,8 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 for chunk in coalesce(pieces):
                     transport.write(chunk)
+            if self._stuck:
+                self._door.reader_is_slow(self)
         if self._draining and not self._answers.slots:
             self.hang_up("stopped", "")
 

@@ -132,7 +132,10 @@ class Door:
         self.budget.release(slot.request_bytes)
 
     def reader_is_slow(self, connection: Connection) -> None:
-        self._slow[connection] = _Slowness(unsent_bytes=connection.unsent_bytes(), since=self.now())
+        """Each time that more is added to what it does not take."""
+        known = self._slow.get(connection)
+        since = self.now() if known is None else known.since
+        self._slow[connection] = _Slowness(unsent_bytes=connection.unsent_bytes(), since=since)
         unsent = sum(slowness.unsent_bytes for slowness in self._slow.values())
         while unsent > self.limits.unsent_memory_bytes and len(self._slow) > 1:
             slowest = min(self._slow, key=lambda one: self._slow[one].since)

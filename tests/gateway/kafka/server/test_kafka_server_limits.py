@@ -12,7 +12,7 @@ import pytest
 from serving import FETCH, HEARTBEAT, PRODUCE, RawClient, client_of, cold, echo, heartbeat, hot, serving, until
 
 from streamhouse.core.errors import ConfigError
-from streamhouse.gateway.kafka.api import Buffers, Call
+from streamhouse.gateway.kafka.api import Buffers, Call, HotHandler
 from streamhouse.gateway.kafka.door import Door
 from streamhouse.gateway.kafka.server import KafkaServer, Listener
 from streamhouse.gateway.kafka.wire.headers import request_frame
@@ -43,6 +43,14 @@ def door_of(server: KafkaServer) -> Door:
 def large(call: Call, body: memoryview) -> Buffers:
     """An answer that no socket buffer takes."""
     return (bytes(64 * MIB),)
+
+
+def large_in_pieces(call: Call, body: memoryview) -> Buffers:
+    """As records leave: batch by batch."""
+    return (bytes(MIB // 2),) * 128
+
+
+LARGE = pytest.mark.parametrize("large", [large, large_in_pieces])
 
 
 async def stop_reading(client: RawClient) -> None:
@@ -171,7 +179,8 @@ async def test_answers_that_wait_behind_another_are_bounded() -> None:
             assert (await client.answer())[:4] == number.to_bytes(4, "big")
 
 
-async def test_a_slow_client_that_goes_on_reading_is_left_alone() -> None:
+@LARGE
+async def test_a_slow_client_that_goes_on_reading_is_left_alone(large: HotHandler) -> None:
     async with serving(hot(FETCH, large)) as server, client_of(server) as slow:
         slow.ask(FETCH, 0, 1)
         hours = Hours(server)
@@ -183,7 +192,8 @@ async def test_a_slow_client_that_goes_on_reading_is_left_alone() -> None:
         await slow.ping()
 
 
-async def test_unsent_answers_of_all_clients_are_bounded_by_closing_the_slowest() -> None:
+@LARGE
+async def test_unsent_answers_of_all_clients_are_bounded_by_closing_the_slowest(large: HotHandler) -> None:
     async with (
         serving(hot(FETCH, large), unsent_memory_bytes=100 * MIB) as server,
         client_of(server) as first,
