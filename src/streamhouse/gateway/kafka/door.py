@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 SWEEP_S: Final = 1.0
 IDLE_CHECKS_PER_SWEEP: Final = 500
+_LOGGED_NAME_CHARS: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +150,8 @@ class Door:
         self.stats.count_closed(reason)
         if text:
             client = connection.client
-            who = f"{client.host} ({client.client_id})" if client.client_id else client.host
+            name = client.client_id[:_LOGGED_NAME_CHARS]
+            who = f"{client.host} ({name!r})" if name else client.host  # quoted: it may hold line breaks
             self.complaints.say(level, f"closed the connection of {who}: {text}", error=error)
         if connection in self.connections:
             self._lingering[connection] = self.now()

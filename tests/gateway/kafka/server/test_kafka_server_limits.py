@@ -12,7 +12,7 @@ import pytest
 from serving import FETCH, HEARTBEAT, PRODUCE, RawClient, client_of, cold, echo, heartbeat, hot, serving, until
 
 from streamhouse.core.errors import ConfigError
-from streamhouse.gateway.kafka.api import Buffers, Call, HotHandler
+from streamhouse.gateway.kafka.api import Buffers, Call, CloseConnection, HotHandler
 from streamhouse.gateway.kafka.door import Door
 from streamhouse.gateway.kafka.server import KafkaServer, Listener
 from streamhouse.gateway.kafka.wire.headers import request_frame
@@ -159,6 +159,20 @@ async def test_a_client_that_does_not_take_its_answers_is_closed(caplog: pytest.
         assert server.stats.closed.get("slow_reader", 0) == 1
         await good.ping()
     assert "does not take its answers" in caplog.text
+
+
+async def test_a_client_cannot_write_lines_of_its_own_into_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(call: Call, body: memoryview) -> Buffers:
+        raise CloseConnection("no")
+
+    caplog.set_level(logging.INFO)
+    async with serving(hot(FETCH, refuse)) as server, client_of(server) as client:
+        client.send(request_frame(FETCH, 0, 1, "me\nERROR all is lost" + "!" * 10_000, b""))
+        assert await client.closed() == b""
+    (line,) = [record.getMessage() for record in caplog.records if "closed the connection" in record.getMessage()]
+    assert r"('me\nERROR all is lost!!" in line
+    assert "\n" not in line
+    assert len(line) < 300
 
 
 async def test_answers_that_wait_behind_another_are_bounded() -> None:
