@@ -36,7 +36,7 @@ def run_driver(program: str, plan: dict[str, Any], *, timeout_s: float = 200) ->
         text=True,
         timeout=timeout_s,
     )
-    assert ran.returncode == 0, ran.stderr[-4000:]
+    assert ran.returncode == 0, ran.stderr[:3000] + ran.stderr[-3000:]
     return json.loads(ran.stdout.splitlines()[-1])
 
 

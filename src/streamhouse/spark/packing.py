@@ -57,9 +57,14 @@ def pack(target: Path) -> Path:
     return archive
 
 
+def directory_of(archive: Path) -> str:
+    """What to unpack it as. Sessions of one server may bring different ones."""
+    return f"{ARCHIVE_DIRECTORY}-{archive.name.removesuffix('.tar.gz').rpartition('-')[2]}"
+
+
 def spark_archive(archive: Path) -> str:
-    """As ``spark.archives`` wants it: with the name to unpack it as."""
-    return f"{archive}#{ARCHIVE_DIRECTORY}"
+    """As ``spark.archives`` wants it."""
+    return f"{archive}#{directory_of(archive)}"
 
 
 def _members() -> Iterator[tuple[str, Path]]:

@@ -20,8 +20,8 @@ from pyspark.sql import SparkSession
 from streamhouse.core.clock import SystemClock
 from streamhouse.core.errors import InvalidSetting
 from streamhouse.spark.jvm_cache import cache_options, find_java
-from streamhouse.spark.packing import pack, spark_archive
-from streamhouse.spark.shim import FORMAT, make_source
+from streamhouse.spark.packing import directory_of, pack, spark_archive
+from streamhouse.spark.shim import ARCHIVE_DIRECTORY, FORMAT, make_source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -59,8 +59,9 @@ def session(
     if _is_local(master):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else it looks for an address, and warns of its choice
     chosen = _settings(master)
-    if not _is_local(master):
-        chosen["spark.archives"] = spark_archive(Path(archive) if archive is not None else pack(_cache() / "packs"))
+    packed = None if _is_local(master) else _packed(archive)
+    if packed is not None:
+        chosen["spark.archives"] = spark_archive(packed)
     options = " ".join([*_java_options(fast_start=fast_start), chosen.get("spark.driver.extraJavaOptions", "")])
     chosen["spark.driver.extraJavaOptions"] = options.strip()
     chosen.update(config or {})
@@ -68,20 +69,23 @@ def session(
     for name, value in chosen.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    register(spark, **defaults)
+    register(spark, archive=packed, **defaults)
     return spark
 
 
-def register(spark: SparkSession, **defaults: str) -> None:
-    """Let this session know the format, planned for the cores it has. Not needed on one machine, where Spark finds it
-    by itself; needed on clusters, and for ``defaults``: options that a read or write may leave out.
+def register(spark: SparkSession, *, archive: str | Path | None = None, **defaults: str) -> None:
+    """Let a session that ``session`` did not make know the format, planned for the cores it has.
+
+    Not needed on one machine, where Spark finds it by itself; needed where ``archive`` was given to Spark, and for
+    ``defaults``: options that a read or write may leave out.
     """
     known = {name.lower() for name in defaults}
     if "parallelism" not in known:
         parallelism = _parallelism(spark)
         if parallelism is not None:
             defaults["parallelism"] = str(parallelism)
-    spark.dataSource.register(make_source(defaults))
+    directory = ARCHIVE_DIRECTORY if archive is None else directory_of(Path(archive))
+    spark.dataSource.register(make_source(defaults, directory=directory))
 
 
 def read_topic(
@@ -145,10 +149,14 @@ def _remote(
     for name, value in config.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    packed = Path(archive) if archive is not None else pack(_cache() / "packs")
+    packed = _packed(archive)
     spark.addArtifacts(spark_archive(packed), archive=True)
-    register(spark, **defaults)
+    register(spark, archive=packed, **defaults)
     return spark
+
+
+def _packed(archive: str | Path | None) -> Path:
+    return Path(archive) if archive is not None else pack(_cache() / "packs")
 
 
 def _parallelism(spark: SparkSession) -> int | None:

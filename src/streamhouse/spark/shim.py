@@ -18,20 +18,21 @@ if TYPE_CHECKING:
 
 FORMAT: Final = "streamhouse"
 ARCHIVE_DIRECTORY: Final = "streamhouse-lib"
-"""What the archive is unpacked as, in the working directory of executors and planners."""
+"""What an archive is unpacked as, in the working directory of executors and planners, where nobody says otherwise."""
 
 
-def make_source(defaults: Mapping[str, str] | None = None) -> type[DataSource]:
+def make_source(defaults: Mapping[str, str] | None = None, *, directory: str = ARCHIVE_DIRECTORY) -> type[DataSource]:
     """The data source's class. ``defaults`` are options that a read or write may leave out."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
     from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
     from pyspark.sql.types import StructType
 
     given = {name.lower(): value for name, value in (defaults or {}).items()}
-    directory, name_of_format = ARCHIVE_DIRECTORY, FORMAT
+    name_of_format = FORMAT
 
     def ours() -> Any:
         """streamhouse.spark.source, from the archive if there is one."""
+        import glob
         import importlib
         import os
         import sys
@@ -39,10 +40,14 @@ def make_source(defaults: Mapping[str, str] | None = None) -> type[DataSource]:
         if "streamhouse" not in sys.modules:
             from pyspark import SparkFiles
 
-            for base in (SparkFiles.getRootDirectory(), os.getcwd()):
-                lib = os.path.join(base, directory, "lib")
-                if os.path.isdir(lib) and lib not in sys.path:
-                    sys.path.insert(0, lib)
+            # A Connect server plans a stream beside the directory that it unpacked the session's archives in, and runs
+            # its tasks above it.
+            root = glob.escape(SparkFiles.getRootDirectory())
+            places = (root, glob.escape(os.getcwd()), os.path.join(root, "*"), os.path.join(os.path.dirname(root), "*"))
+            for place in places:
+                found = glob.glob(os.path.join(place, directory, "lib"))
+                if found:
+                    sys.path.insert(0, found[0])
                     importlib.invalidate_caches()
                     break
         return importlib.import_module("streamhouse.spark.source")

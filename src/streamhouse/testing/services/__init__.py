@@ -14,7 +14,13 @@ from streamhouse.testing.services.kafka_jars import KafkaJars, find_kafka
 from streamhouse.testing.services.oxia import OxiaService, start_oxia
 from streamhouse.testing.services.postgres import PostgresService, start_postgres
 from streamhouse.testing.services.s3 import S3Service, start_s3
-from streamhouse.testing.services.spark import SparkCluster, find_spark, start_spark
+from streamhouse.testing.services.spark import (
+    SparkCluster,
+    SparkConnectService,
+    find_spark,
+    start_spark,
+    start_spark_connect,
+)
 
 __all__ = [
     "KafkaCluster",
@@ -27,6 +33,7 @@ __all__ = [
     "ServiceFailed",
     "ServiceMissing",
     "SparkCluster",
+    "SparkConnectService",
     "find_kafka",
     "find_oxia",
     "find_postgres",
@@ -38,4 +45,5 @@ __all__ = [
     "start_postgres",
     "start_s3",
     "start_spark",
+    "start_spark_connect",
 ]

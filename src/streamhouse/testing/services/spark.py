@@ -10,6 +10,7 @@ import contextlib
 import json
 import shutil
 import signal
+import socket
 import urllib.request
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -26,6 +27,7 @@ from streamhouse.testing.services.process import (
     make_directory,
     wait_ready,
 )
+from streamhouse.testing.services.service import Service, start_afresh
 
 _START_TIMEOUT_MS: Final = 90_000
 _START_ATTEMPTS: Final = 3
@@ -91,6 +93,53 @@ def start_spark(
             if attempt == _START_ATTEMPTS:
                 raise
     raise AssertionError("the loop returns or raises")
+
+
+class SparkConnectService(Service):
+    """A Connect server on this machine's cores. Made by ``start_spark_connect``."""
+
+    def __init__(self, *, home: Path, directory: Path, port: int, cores: int, environment: Mapping[str, str]) -> None:
+        self.url = f"sc://{LOOPBACK}:{port}"
+        settings = {
+            "spark.connect.grpc.binding.address": LOOPBACK,
+            "spark.connect.grpc.binding.port": str(port),
+            "spark.driver.memory": "768m",
+            "spark.driver.extraJavaOptions": "-Xss4m -XX:TieredStopAtLevel=1",
+            "spark.ui.enabled": "false",
+            "spark.local.dir": str(directory),
+            "spark.sql.shuffle.partitions": "2",
+        }
+        command = ServerCommand(
+            argv=(
+                str(home / "bin" / "spark-submit"),
+                *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", f"local[{cores}]"),
+                *(part for name, value in settings.items() for part in ("--conf", f"{name}={value}")),
+            ),
+            directory=directory,
+            log_path=directory / "log",
+            stop_signal=signal.SIGTERM,
+            environment={"SPARK_HOME": str(home), "SPARK_LOCAL_IP": LOOPBACK, **environment},
+        )
+        self.process = SupervisedProcess(command)
+        wait_ready("Spark Connect", self.process, command, lambda: _answers(port), timeout_ms=_START_TIMEOUT_MS)
+
+
+def start_spark_connect(*, cores: int = 2, environment: Mapping[str, str] | None = None) -> SparkConnectService:
+    """``environment`` reaches the server, and with it its planners and tasks."""
+    home = find_spark()
+    return start_afresh(
+        "spark-connect",
+        lambda directory, ports: SparkConnectService(
+            home=home, directory=directory, port=ports[0], cores=cores, environment=environment or {}
+        ),
+        port_count=1,
+    )
+
+
+def _answers(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection((LOOPBACK, port), timeout=_PROBE_TIMEOUT_S):
+        return True
+    return False
 
 
 def _start(home: Path, workers: int, cores: int, memory: str, environment: Mapping[str, str]) -> SparkCluster:
