@@ -76,6 +76,7 @@ MAX_METADATA_DOCUMENT_BYTES: Final = 4 * MIB  # gRPC's default message limit, wh
 # Requests.
 MAX_REQUEST_BYTES: Final = 100 * MIB  # Kafka's socket.request.max.bytes
 MAX_REQUEST_ITEMS: Final = 200_000  # array items in one request: two a partition of a largest topic, 100 MB when parsed
+MAX_ANSWER_BYTES: Final = 100_000_000  # without records; librdkafka's receive.message.max.bytes: it takes no more
 MAX_REQUEST_STRING_BYTES: Final = 32_767  # what a Kafka string may have; Kafka refuses longer ones too
 MAX_SESSION_PARTITIONS: Final = 200_000  # of all fetch sessions, about 400 bytes each; beyond, fetches name them anew
 

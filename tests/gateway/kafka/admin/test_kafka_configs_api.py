@@ -86,6 +86,11 @@ def test_synonyms_and_documentation_come_when_asked_for(port: KafkaPort) -> None
     assert "24 hours" in full.documentation
 
 
+def test_a_resource_that_is_named_a_thousand_times_is_described_once(port: KafkaPort) -> None:
+    resource = {"resource_type": TOPIC, "resource_name": port.new_topic(), "configuration_keys": None}
+    assert len(port.ask(DESCRIBE_CONFIGS, 4, resources=[resource] * 1000).results) == 1
+
+
 def test_only_the_configs_asked_for_are_described(port: KafkaPort) -> None:
     keys = ["retention.ms", "no.such.config"]
     resource = {"resource_type": TOPIC, "resource_name": port.new_topic(), "configuration_keys": keys}

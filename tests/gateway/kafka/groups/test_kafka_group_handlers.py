@@ -324,6 +324,14 @@ async def test_offsets_of_partitions_not_heard_of_here_yet_are_the_stores_to_jud
     assert [each.committed_offset for each in group.topics[0].partitions] == [7, -1, -1]
 
 
+async def test_a_group_that_is_named_a_thousand_times_is_answered_once(broker: Broker) -> None:
+    await broker.stable()
+    assert len((await broker.ask(DESCRIBE, 6, groups=["g"] * 1000)).groups) == 1
+    assert len((await broker.ask(CONSUMER_DESCRIBE, 1, group_ids=["g"] * 1000)).groups) == 1
+    fetched = await broker.ask(FETCH, 8, groups=[{"group_id": "g", "topics": None}] * 1000)
+    assert [group.group_id for group in fetched.groups] == ["g"]
+
+
 @pytest.mark.parametrize("version", versions(DESCRIBE))
 async def test_describe_in_every_version(broker: Broker, version: int) -> None:
     await broker.stable()

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio_oracle import kio_bytes, kio_type, random_pair
 
-from streamhouse.core.errors import MalformedRequest
-from streamhouse.core.limits import MAX_REQUEST_ITEMS
+from streamhouse.core.errors import LimitExceeded, MalformedRequest
+from streamhouse.core.limits import MAX_ANSWER_BYTES, MAX_REQUEST_ITEMS
 from streamhouse.gateway.kafka.codes import ErrorCode
 from streamhouse.gateway.kafka.wire import schema
 from streamhouse.gateway.kafka.wire.headers import read_header, request_frame
@@ -114,6 +114,13 @@ def test_many_small_items_are_refused_before_they_take_memory() -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 1 << 20
+
+
+def test_an_answer_ends_before_it_fills_the_memory() -> None:
+    fat = {"group_id": "g", "members": [{"member_id": "m", "member_metadata": bytes(MAX_ANSWER_BYTES // 10)}]}
+    assert len(schema.write_response(15, 5, {"groups": [fat] * 9})) < MAX_ANSWER_BYTES
+    with pytest.raises(LimitExceeded, match="more than 100000000 bytes"):
+        schema.write_response(15, 5, {"groups": [fat] * 1000})
 
 
 def test_many_small_tagged_fields_are_refused_before_they_take_time() -> None:

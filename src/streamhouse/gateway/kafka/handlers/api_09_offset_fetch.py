@@ -1,7 +1,7 @@
 """OffsetFetch (9), versions 1–10: how far groups have read; many groups from version 8 on, by topic id from 10 on.
 
 -1 means that the group has committed nothing there, never that it is not known here: that is 14, 15 or 16.
-``require_stable`` changes nothing until there are transactions.
+``require_stable`` changes nothing until there are transactions. A group that is named twice is answered once.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def offset_fetch(call: Call, request: Message) -> Fields:
                     ),
                 ),
             }
-            for group in request.groups
+            for group in {(group.group_id, group.topics is None): group for group in request.groups}.values()
         ]
     }
 

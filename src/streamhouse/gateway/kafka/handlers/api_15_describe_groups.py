@@ -1,6 +1,7 @@
 """DescribeGroups (15), versions 0–6: state, members and assignments of classic groups.
 
 A group that is not there, or is of the newer protocol: 69 from version 6 on, before it a group in state "Dead".
+A group that is named twice is described once: its members' metadata may be megabytes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _NOT_FOUND_FROM: Final = 6
 
 @cold_api(15, (0, 6))
 async def describe_groups(call: Call, request: Message) -> Fields:
-    groups = [await _describe(call, group_id) for group_id in request.groups]
+    groups = [await _describe(call, group_id) for group_id in dict.fromkeys(request.groups)]
     if request.include_authorized_operations:
         groups = [{**group, "authorized_operations": GROUP_OPERATIONS} for group in groups]
     return {"groups": groups}

@@ -3,6 +3,7 @@
 With types, sources, synonyms and documentation. A broker's configs are Kafka's names where there is the same thing, and
 every setting as ``streamhouse.<setting>``; all are read-only, and secrets come without their value. "" has none:
 nothing can be set for all brokers at once. There are no loggers and no client metrics to configure.
+A resource that is named twice is described once, as the later one asks.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from streamhouse.gateway.kafka.wire.message import Message
 
 @cold_api(32, (1, 4))
 async def describe_configs(call: Call, request: Message) -> Fields:
-    return {"results": [await _result(call, request, resource) for resource in request.resources]}
+    distinct = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
+    return {"results": [await _result(call, request, resource) for resource in distinct.values()]}
 
 
 async def _result(call: Call, request: Message, resource: Message) -> Fields:

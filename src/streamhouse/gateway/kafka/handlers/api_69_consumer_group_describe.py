@@ -1,4 +1,7 @@
-"""ConsumerGroupDescribe (69), versions 0–1: KIP-848 groups. A classic one is 69, and the client then asks for that."""
+"""ConsumerGroupDescribe (69), versions 0–1: KIP-848 groups. A classic one is 69, and the client then asks for that.
+
+A group that is named twice is described once.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _CONSUMER_MEMBER: Final = 1
 
 @cold_api(69, (0, 1))
 async def consumer_group_describe(call: Call, request: Message) -> Fields:
-    groups = [await _describe(call, group_id) for group_id in request.group_ids]
+    groups = [await _describe(call, group_id) for group_id in dict.fromkeys(request.group_ids)]
     if request.include_authorized_operations:
         groups = [{**group, "authorized_operations": GROUP_OPERATIONS} for group in groups]
     return {"groups": groups}

@@ -3,7 +3,8 @@
 Reading is bounded by Reader; nesting is as deep as the schema, never as the bytes. What a version has in tagged fields
 that we do not know is stepped over.
 Writing refuses names that no version of the message has: that is a bug in a handler. Fields that this version lacks are
-left out, and missing ones are written as their default.
+left out, and missing ones are written as their default. It stops at MAX_ANSWER_BYTES: a short request may have a long
+answer.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final, TypeAlias
 
-from streamhouse.core.errors import MalformedRequest
+from streamhouse.core.errors import LimitExceeded, MalformedRequest
+from streamhouse.core.limits import MAX_ANSWER_BYTES
 from streamhouse.gateway.kafka.wire.message import Message
 from streamhouse.gateway.kafka.wire.primitives import (
     ZERO_UUID,
@@ -340,6 +342,8 @@ def _array_writer(item: _Write, flexible: bool, nullable: bool) -> _Write:
         put_array_length(out, len(values), flexible)
         for value in values:
             item(out, value)
+            if len(out) > MAX_ANSWER_BYTES:
+                raise LimitExceeded(f"more than {MAX_ANSWER_BYTES} bytes to say", hint="ask for fewer things at a time")
 
     return write
 
