@@ -25,7 +25,11 @@ from streamhouse.metadata.contract import ChangeKind, IntentKey, IntentSlice, Me
 _RECHECK_S: Final = 10.0
 """Notifications may be lost; a sink waits for minutes."""
 _BETWEEN_LOOKS_S: Final = 0.02
-"""A look asks about every partition led here, and on SQLite any commit of another process may be an intent."""
+_REST_AFTER_LOOK: Final = 5
+"""Times what a look took. It asks about every partition led here, each that is opened is a reason for one, and on
+SQLite any commit of another process may be an intent.
+"""
+_LONGEST_REST_S: Final = 1.0
 _AT_ONCE: Final = 16
 _FIRST_PAUSE_MS: Final = 500
 _LONGEST_PAUSE_MS: Final = 60_000
@@ -99,13 +103,15 @@ class Adoptions:
             async with asyncio.timeout(self._until_next_look_s()):
                 await self._look_now.wait()
         self._look_now.clear()
+        begun_s = asyncio.get_running_loop().time()
         led = self._log.led_keys()
         todo = await self._metadata.list_unadopted(list(led)) if led else []
+        took_s = asyncio.get_running_loop().time() - begun_s
         self._forget_all_but(todo)
         due = [each for each in todo if self._is_due(each)]
         if due:
             await self._begin(due)
-        await asyncio.sleep(_BETWEEN_LOOKS_S)
+        await asyncio.sleep(min(max(_BETWEEN_LOOKS_S, _REST_AFTER_LOOK * took_s), _LONGEST_REST_S))
 
     def _until_next_look_s(self) -> float:
         now_ms = self._clock.boot_ms()
