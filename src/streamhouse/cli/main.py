@@ -8,7 +8,7 @@ import typer
 
 from streamhouse import __version__
 from streamhouse.cli import manners
-from streamhouse.cli.commands import config, demo, serve, topic_configs
+from streamhouse.cli.commands import apply, config, demo, pipeline, serve, topic_configs
 
 app = typer.Typer(
     name="streamhouse",
@@ -19,8 +19,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"]},
 )
 
+apply.register(app)
 config.register(app)
 demo.register(app)
+pipeline.register(app)
 serve.register(app)
 topic_configs.register(app)
 

@@ -91,6 +91,8 @@
         ├── StaleProducer               … has an older epoch than one that has written
         ├── GroupNotEmpty               a simple commit on a group with members
         ├── BatchRegressed              a sink batch older than the last one (R8)
+        ├── CheckpointLost              a pipeline's state is gone, while its target has rows
+        ├── TableBusy                   others change a table all the time
         └── DefinitionChanged           somebody else has changed the table's or pipeline's definition
 
 Each class names its Kafka error code, its HTTP status, whether the same call may succeed later, and what a person can
@@ -593,6 +595,15 @@ class GroupNotEmpty(Conflict):
 
 class BatchRegressed(Conflict):
     default_hint = "the checkpoint is older than the sink; restore the newest checkpoint or start a new query"
+
+
+class CheckpointLost(Conflict):
+    default_hint = "restore the checkpoint; or empty the target and begin anew: `streamhouse pipeline start --reset`"
+
+
+class TableBusy(Conflict):
+    retriable = True
+    default_hint = "see who else writes to this table"
 
 
 class DefinitionChanged(Conflict):

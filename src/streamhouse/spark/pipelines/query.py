@@ -39,6 +39,8 @@ _STATEFUL: Final = re.compile(
 )
 _SPARK_CODE: Final = re.compile(r"^\s*\[[A-Z0-9_.]+\]\s*|\s*SQLSTATE: \w+")
 
+_ENDS: Final = ("\n\n", ";\n", "\n\tat ", "=== Streaming Query ===", "\nTraceback ")
+
 Load = Callable[[SourceSpec], "DataFrame"]
 
 
@@ -108,7 +110,9 @@ def spark_says(error: BaseException) -> str:
     text = str(error)
     if isinstance(error, PySparkException):
         text = error.getMessage() or text
-    first = text.strip().split("\n\n")[0].split(";\n")[0].split("\n\tat ")[0]
+    first = text.strip()
+    for mark in _ENDS:
+        first = first.split(mark)[0]
     return " ".join(_SPARK_CODE.sub(" ", first).split())[:1_000]
 
 

@@ -1,0 +1,119 @@
+"""What a runner says of a pipeline: kept beside its definition, read by ``list``, ``describe`` and ``logs``. Pure.
+
+Small and bounded: the last word on each thing, and the last events. It is for people and decides nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Final
+
+MAX_EVENTS: Final = 100
+MAX_MESSAGE_CHARS: Final = 1_000
+STALE_MS: Final = 30_000
+"""A runner reports at least every few seconds; one that has been silent for so long is gone."""
+
+
+class State(StrEnum):
+    STARTING = "starting"
+    RUNNING = "running"
+    FAILED = "failed"
+    """It will be tried again, unless ``retry_at_ms`` is missing."""
+    FINISHED = "finished"
+    """It read what there was, as asked."""
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    at_ms: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    state: State = State.STOPPED
+    runner: str = ""
+    """Where it runs: host and process."""
+    batch: int | None = None
+    rows: int = 0
+    """Read since this start."""
+    rows_per_second: float = 0.0
+    lag: int | None = None
+    """Records that are in the topics and not yet in the target."""
+    failures: int = 0
+    """In a row."""
+    error: str = ""
+    retry_at_ms: int | None = None
+    events: tuple[Event, ...] = field(default=())
+
+    def telling(self, at_ms: int, what: str) -> Report:
+        event = Event(at_ms=at_ms, what=what[:MAX_MESSAGE_CHARS])
+        return replace(self, events=(*self.events, event)[-MAX_EVENTS:])
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {
+                "state": self.state.value,
+                "runner": self.runner,
+                "batch": self.batch,
+                "rows": self.rows,
+                "rows_per_second": round(self.rows_per_second, 1),
+                "lag": self.lag,
+                "failures": self.failures,
+                "error": self.error[:MAX_MESSAGE_CHARS],
+                "retry_at_ms": self.retry_at_ms,
+                "events": [[event.at_ms, event.what] for event in self.events],
+            },
+            ensure_ascii=False,
+        )
+
+
+def read_report(text: str) -> Report:
+    """An unreadable report is no report: nothing depends on it."""
+    try:
+        document: Mapping[str, Any] = json.loads(text) if text else {}
+        return Report(
+            state=State(document.get("state", State.STOPPED)),
+            runner=str(document.get("runner", "")),
+            batch=document.get("batch"),
+            rows=int(document.get("rows", 0)),
+            rows_per_second=float(document.get("rows_per_second", 0)),
+            lag=document.get("lag"),
+            failures=int(document.get("failures", 0)),
+            error=str(document.get("error", "")),
+            retry_at_ms=document.get("retry_at_ms"),
+            events=tuple(Event(at_ms=int(at_ms), what=str(what)) for at_ms, what in document.get("events", [])),
+        )
+    except (ValueError, TypeError, AttributeError):
+        return Report()
+
+
+def lag_of(progress: Mapping[str, Any]) -> int | None:
+    """From Spark's progress of a query: what its sources have beyond what it has read."""
+    lag = 0
+    for source in progress.get("sources", []):
+        end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
+        if end is None or latest is None:
+            return None
+        lag += sum(max(0, offset - end.get(partition, 0)) for partition, offset in latest.items())
+    return lag
+
+
+def _offsets(given: object) -> dict[tuple[str, str], int] | None:
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError:
+            return None
+    if not isinstance(given, dict):
+        return None
+    return {
+        (topic, partition): offset
+        for topic, partitions in given.items()
+        if not topic.startswith("$") and isinstance(partitions, dict)
+        for partition, offset in partitions.items()
+    }

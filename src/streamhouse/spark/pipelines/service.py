@@ -1,0 +1,190 @@
+"""What the commands do: definitions on the metadata store, and a runner with its Spark application.
+
+Only what runs pipelines imports pyspark: a listing should not have to wait for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from streamhouse.core.clock import SystemClock
+from streamhouse.core.errors import DefinitionExists, StreamHouseError
+from streamhouse.core.randomness import SystemRandomness
+from streamhouse.metadata.contract import WantedState
+from streamhouse.spark.connection import Connection, connect
+from streamhouse.spark.pipelines.catalog import Catalog, StoredPipeline
+from streamhouse.spark.pipelines.place import Place
+from streamhouse.spark.pipelines.runner import RUNNERS, Runner, Shown
+from streamhouse.spark.pipelines.spec import PipelineSpec
+
+if TYPE_CHECKING:
+    from streamhouse.spark.pipelines.applications import Application
+    from streamhouse.spark.pipelines.yaml_file import WantedPipeline
+
+_NOISE: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j")
+"""PySpark logs every error that it raises, as a screen of JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    name: str
+    action: str
+    """created, updated or unchanged."""
+    wanted: WantedState
+    changes: tuple[str, ...] = ()
+
+
+class Pipelines:
+    """The definitions, for plain functions."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._connection = connect(place.address)
+        self._randomness = SystemRandomness()
+
+    @property
+    def connection(self) -> Connection:
+        return self._connection
+
+    def create(self, spec: PipelineSpec, wanted: WantedState) -> StoredPipeline:
+        async def create() -> StoredPipeline:
+            return await (await self._catalog()).create(spec, wanted)
+
+        return self._connection.run(create())
+
+    def get(self, name: str) -> StoredPipeline:
+        async def get() -> StoredPipeline:
+            return await (await self._catalog()).get(name)
+
+        return self._connection.run(get())
+
+    def list(self) -> Sequence[StoredPipeline]:
+        async def everything() -> Sequence[StoredPipeline]:
+            return await (await self._catalog()).list()
+
+        return self._connection.run(everything())
+
+    def want(self, name: str, wanted: WantedState, *, reset: bool = False) -> StoredPipeline:
+        async def want() -> StoredPipeline:
+            return await (await self._catalog()).want(name, wanted, reset=reset)
+
+        return self._connection.run(want())
+
+    def delete(self, name: str) -> None:
+        async def delete() -> None:
+            await (await self._catalog()).delete(name)
+
+        self._connection.run(delete())
+
+    def apply(self, wanted: Sequence[WantedPipeline], *, dry_run: bool) -> Sequence[Applied]:
+        """One after the other; the same file again changes nothing. Raises DefinitionChanged when somebody else edits
+        one of them meanwhile: then apply it again.
+        """
+
+        async def apply() -> Sequence[Applied]:
+            catalog = await self._catalog()
+            return [await _apply(catalog, each, dry_run=dry_run) for each in wanted]
+
+        return self._connection.run(apply())
+
+    def has_runner(self) -> bool:
+        async def look() -> bool:
+            return bool(await (await self._connection.metadata()).list_claims(RUNNERS))
+
+        return self._connection.run(look())
+
+    def now_ms(self) -> int:
+        async def now_ms() -> int:
+            return await (await self._connection.metadata()).now_ms()
+
+        return self._connection.run(now_ms())
+
+    async def _catalog(self) -> Catalog:
+        return Catalog(await self._connection.metadata(), self._randomness)
+
+
+def run(
+    pipelines: Pipelines,
+    application: Application,
+    stopping: threading.Event,
+    *,
+    only: Collection[str] = (),
+    takes_isolated: bool = False,
+    until_idle: bool = False,
+    show: Callable[[list[Shown]], None] = lambda shown: None,
+    beside: Callable[[list[StoredPipeline]], None] = lambda pipelines: None,
+) -> bool:
+    """Run wanted pipelines in this process. False when Spark has died."""
+    from streamhouse.spark.pipelines.attempt import Attempt, start
+
+    clock, randomness = SystemClock(), SystemRandomness()
+
+    def begin(stored: StoredPipeline) -> Attempt:
+        spark = application.session_for(stored.name)
+        return start(spark, stored, pipelines.place, run_id=randomness.uuid().hex)
+
+    runner = Runner(
+        pipelines.connection,
+        start=begin,
+        explain=explain,
+        runner_id=f"{socket.gethostname()}:{os.getpid()}:{randomness.uuid().hex[:8]}",
+        clock=clock,
+        randomness=randomness,
+        only=only,
+        takes_isolated=takes_isolated,
+        show=show,
+        healthy=application.is_alive,
+        beside=beside,
+    )
+    return runner.run(stopping, until_idle=until_idle)
+
+
+def explain(error: BaseException) -> str:
+    from streamhouse.spark.pipelines.attempt import one_line_of
+
+    return str(error) if isinstance(error, StreamHouseError) else one_line_of(str(error))
+
+
+def quieten() -> None:
+    for name in _NOISE:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def differences(before: Mapping[str, object], after: Mapping[str, object]) -> tuple[str, ...]:
+    """Names of what differs, as paths: ``sources.orders.watermark``."""
+    found: list[str] = []
+    for name in sorted({*before, *after}):
+        one, other = before.get(name), after.get(name)
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            found += [f"{name}.{inner}" for inner in differences(one, other)]
+        elif one != other:
+            found.append(name)
+    return tuple(found)
+
+
+async def _apply(catalog: Catalog, each: WantedPipeline, *, dry_run: bool) -> Applied:
+    """What a file does not say stays as it is; a new pipeline runs unless the file says otherwise."""
+    found = await catalog.find(each.spec.name)
+    if found is None:
+        wanted = each.wanted or WantedState.RUNNING
+        if not dry_run:
+            try:
+                await catalog.create(each.spec, wanted)
+            except DefinitionExists:
+                return await _apply(catalog, each, dry_run=dry_run)
+        return Applied(name=each.spec.name, action="created", wanted=wanted)
+    wanted = each.wanted or found.wanted
+    changes = differences(found.spec.to_document(), each.spec.to_document())
+    if wanted is not found.wanted:
+        changes = (*changes, "state")
+    if not changes:
+        return Applied(name=found.name, action="unchanged", wanted=wanted)
+    if not dry_run:
+        await catalog.replace(found, each.spec, wanted=wanted)
+    return Applied(name=found.name, action="updated", wanted=wanted, changes=changes)

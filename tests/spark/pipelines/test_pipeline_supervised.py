@@ -1,0 +1,305 @@
+"""A pipeline under its runner's eyes, without Spark: started, started again after ever longer pauses, stopped."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamhouse.core.clock import ManualClock, SystemClock
+from streamhouse.core.errors import DefinitionNotFound, InvalidSetting
+from streamhouse.core.randomness import SystemRandomness
+from streamhouse.metadata.contract import WantedState
+from streamhouse.spark.connection import Connection, connect
+from streamhouse.spark.pipelines.backoff import HEALTHY_MS, LONGEST_MS, failures_after, pause_ms
+from streamhouse.spark.pipelines.catalog import StoredPipeline
+from streamhouse.spark.pipelines.parsing import load_pipeline
+from streamhouse.spark.pipelines.place import Place
+from streamhouse.spark.pipelines.reports import MAX_EVENTS, Report, State, lag_of, read_report
+from streamhouse.spark.pipelines.runner import Runner, Shown
+from streamhouse.spark.pipelines.service import Pipelines
+from streamhouse.spark.pipelines.spec import PipelineSpec
+from streamhouse.spark.pipelines.supervised import Supervised
+from streamhouse.spark.pipelines.yaml_file import WantedPipeline
+from streamhouse.testing.plugin import RunningStreamHouse
+
+
+class AtOnce(Executor):
+    def submit(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(call(*args, **kwargs))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
+class FakeQuery:
+    resumed = "at the beginning"
+
+    def __init__(self) -> None:
+        self.is_active = True
+        self.failed: str | None = None
+        self.said: Mapping[str, Any] | None = None
+        self.stops = 0
+
+    def latest(self) -> Mapping[str, Any] | None:
+        return self.said
+
+    def failure(self) -> str | None:
+        return self.failed
+
+    def fail(self, why: str) -> None:
+        self.is_active, self.failed = False, why
+
+    def stop(self) -> None:
+        self.is_active = False
+        self.stops += 1
+
+
+def spec(**changes: Any) -> PipelineSpec:
+    document = {"name": "p", "sources": ["a"], "sql": "SELECT key, value FROM a", "target": {"topic": "out"}}
+    return load_pipeline({**document, **changes})
+
+
+def stored(**changes: Any) -> StoredPipeline:
+    whole = StoredPipeline(
+        spec=spec(),
+        generation=0,
+        definition_id=uuid.UUID(int=1),
+        version=1,
+        wanted=WantedState.RUNNING,
+        created_at_ms=0,
+        updated_at_ms=0,
+        report="",
+        report_at_ms=0,
+    )
+    return replace(whole, **changes)
+
+
+class Watched:
+    def __init__(self, first: StoredPipeline) -> None:
+        self.clock = ManualClock()
+        self.queries: list[FakeQuery] = []
+        self.refuses: Exception | None = None
+        self.under = Supervised(
+            first, start=self._start, explain=str, starts=AtOnce(), stops=AtOnce(), clock=self.clock, runner="r"
+        )
+
+    def _start(self, stored: StoredPipeline) -> FakeQuery:
+        if self.refuses is not None:
+            raise self.refuses
+        self.queries.append(FakeQuery())
+        return self.queries[-1]
+
+    def steps(self, stored: StoredPipeline, *, may_run: bool = True) -> State:
+        for _ in range(3):
+            self.under.step(stored, may_run=may_run)
+        return self.under.report.state
+
+
+def test_a_failed_pipeline_is_started_again_after_ever_longer_pauses() -> None:
+    watched = Watched(stored())
+    assert watched.steps(stored()) is State.RUNNING
+    for failures in range(1, 5):
+        watched.queries[-1].fail("no luck")
+        assert watched.steps(stored()) is State.FAILED
+        assert (watched.under.report.failures, watched.under.report.error) == (failures, "no luck")
+        watched.clock.advance(pause_ms(failures) - 1)
+        assert watched.steps(stored()) is State.FAILED
+        watched.clock.advance(1)
+        assert watched.steps(stored()) is State.RUNNING
+    assert len(watched.queries) == 5
+    watched.clock.advance(HEALTHY_MS)
+    watched.queries[-1].fail("once")
+    watched.steps(stored())
+    assert watched.under.report.failures == 1
+
+
+def test_pauses_have_a_bound() -> None:
+    assert [pause_ms(number) for number in (0, 1, 2, 3)] == [0, 1_000, 2_000, 4_000]
+    assert pause_ms(1_000_000) == LONGEST_MS
+    assert failures_after(3, 10) == 4
+
+
+def test_what_fails_to_start_is_tried_again_at_once_when_its_definition_changes() -> None:
+    watched = Watched(stored())
+    watched.refuses = InvalidSetting("no such column")
+    assert watched.steps(stored()) is State.FAILED
+    assert watched.under.report.error == "no such column"
+    watched.refuses = None
+    assert watched.steps(stored()) is State.FAILED
+    assert watched.steps(stored(spec=spec(sql="SELECT value FROM a"), version=2)) is State.RUNNING
+
+
+def test_stopping_and_changing_end_the_query_and_wanting_it_again_starts_one() -> None:
+    watched = Watched(stored())
+    watched.steps(stored())
+    assert watched.steps(stored(wanted=WantedState.STOPPED, version=2)) is State.STOPPED
+    assert watched.under.is_idle
+    assert watched.steps(stored(version=3)) is State.RUNNING
+    watched.steps(stored(version=4))
+    assert len(watched.queries) == 2
+    watched.steps(stored(generation=1, version=5))
+    assert watched.steps(stored(generation=1, version=5)) is State.RUNNING
+    assert [query.stops for query in watched.queries] == [1, 1, 0]
+    assert watched.steps(stored(generation=1), may_run=False) is State.STOPPED
+
+
+def test_one_that_reads_what_there_is_finishes() -> None:
+    finite = stored(spec=spec(trigger="available-now"))
+    watched = Watched(finite)
+    watched.steps(finite)
+    watched.queries[-1].is_active = False
+    assert watched.steps(finite) is State.FINISHED
+    assert watched.under.has_finished
+    assert len(watched.queries) == 1
+    endless = Watched(stored())
+    endless.steps(stored())
+    endless.queries[-1].is_active = False
+    assert endless.steps(stored()) is State.FAILED
+
+
+def test_batches_rows_and_lag_are_reported() -> None:
+    watched = Watched(stored())
+    watched.steps(stored())
+    source = {"endOffset": {"a": {"0": 5}, "$query": "x"}, "latestOffset": {"a": {"0": 9, "1": 2}}}
+    said = {"runId": "r", "batchId": 3, "numInputRows": 10, "processedRowsPerSecond": 4.0, "sources": [source]}
+    watched.queries[-1].said = said
+    watched.steps(stored())
+    watched.queries[-1].said = {**said, "batchId": 4}
+    watched.steps(stored())
+    report = watched.under.report
+    assert (report.batch, report.rows, report.rows_per_second, report.lag) == (4, 20, 4.0, 6)
+    assert lag_of({"sources": [{"endOffset": None, "latestOffset": None}]}) is None
+    assert lag_of({"sources": [{"endOffset": '{"a":{"0":1}}', "latestOffset": '{"a":{"0":1}}'}]}) == 0
+
+
+def test_reports_are_bounded_and_survive() -> None:
+    report = Report(state=State.FAILED, error="x" * 10_000)
+    for number in range(MAX_EVENTS + 20):
+        report = report.telling(number, "y" * 10_000)
+    again = read_report(report.to_json())
+    assert len(again.events) == MAX_EVENTS
+    assert again.events[-1].at_ms == MAX_EVENTS + 19
+    assert len(report.to_json()) < 200_000
+    assert read_report("nonsense") == read_report("") == Report()
+    later = Supervised(
+        stored(report=report.to_json()),
+        start=lambda stored: FakeQuery(),
+        explain=str,
+        starts=AtOnce(),
+        stops=AtOnce(),
+        clock=ManualClock(),
+        runner="r",
+    )
+    assert later.report.events == again.events
+
+
+# With a metadata store.
+
+
+@pytest.fixture
+def pipelines(streamhouse: RunningStreamHouse, tmp_path: Path) -> Pipelines:
+    options = {"dataDir": str(streamhouse.api.settings.data_dir)}
+    return Pipelines(Place(address_options=options, checkpoints=str(tmp_path / "checkpoints")))
+
+
+class Ran:
+    """A runner in a thread, with queries that are not Spark's."""
+
+    def __init__(self, pipelines: Pipelines, connection: Connection, name: str) -> None:
+        self.queries: dict[str, FakeQuery] = {}
+        self.changed = threading.Condition()
+        self.shown: list[Shown] = []
+        self.stopping = threading.Event()
+        runner = Runner(
+            connection,
+            start=self._start,
+            explain=str,
+            runner_id=name,
+            clock=SystemClock(),
+            randomness=SystemRandomness(),
+            show=self._show,
+        )
+        self.thread = threading.Thread(target=runner.run, args=(self.stopping,), daemon=True)
+        self.thread.start()
+
+    def _start(self, stored: StoredPipeline) -> FakeQuery:
+        self.queries[stored.name] = query = FakeQuery()
+        return query
+
+    def _show(self, shown: list[Shown]) -> None:
+        with self.changed:
+            self.shown = shown
+            self.changed.notify_all()
+
+    def wait(self, are: Callable[[dict[str, State]], bool]) -> None:
+        with self.changed:
+            assert self.changed.wait_for(
+                lambda: are({each.name: each.report.state for each in self.shown}), timeout=60
+            ), self.shown
+
+    def stop(self) -> None:
+        self.stopping.set()
+        self.thread.join(60)
+
+
+def test_a_runner_runs_what_is_wanted_and_only_one_runner_does(pipelines: Pipelines) -> None:
+    pipelines.create(spec(name="one"), WantedState.RUNNING)
+    pipelines.create(spec(name="two"), WantedState.STOPPED)
+    assert not pipelines.has_runner()
+    first = Ran(pipelines, pipelines.connection, "first")
+    first.wait(lambda states: states == {"one": State.RUNNING})
+    assert pipelines.has_runner()
+    second = Ran(pipelines, pipelines.connection, "second")
+    pipelines.want("two", WantedState.RUNNING)
+    first_or_second = [first, second]
+    while not any("two" in ran.queries for ran in first_or_second):
+        first.stopping.wait(0.05)
+    assert "one" not in second.queries
+    pipelines.want("one", WantedState.STOPPED)
+    first.wait(lambda states: "one" not in states)
+    assert first.queries["one"].stops == 1
+    assert read_report(pipelines.get("one").report).state is State.STOPPED
+    with pytest.raises(InvalidSetting, match="stop it first"):
+        pipelines.delete("two")
+    first.stop()
+    second.stop()
+    assert sum(ran.queries["two"].stops for ran in first_or_second if "two" in ran.queries) == 1
+    pipelines.want("two", WantedState.STOPPED)
+    pipelines.delete("two")
+    with pytest.raises(DefinitionNotFound, match="no pipeline 'two'"):
+        pipelines.get("two")
+    assert not pipelines.has_runner()
+    assert connect(pipelines.place.address) is pipelines.connection
+
+
+def test_applying_a_file_twice_changes_nothing_the_second_time(pipelines: Pipelines) -> None:
+    def wanted(**changes: Any) -> list[WantedPipeline]:
+        return [WantedPipeline(spec=spec(**changes), wanted=None, line=1)]
+
+    def apply(given: list[WantedPipeline], *, dry_run: bool = False) -> list[tuple[str, tuple[str, ...]]]:
+        return [(done.action, done.changes) for done in pipelines.apply(given, dry_run=dry_run)]
+
+    assert apply(wanted(), dry_run=True) == [("created", ())]
+    assert pipelines.list() == []
+    assert apply(wanted()) == [("created", ())]
+    before = pipelines.get("p")
+    assert apply(wanted()) == [("unchanged", ())]
+    assert pipelines.get("p") == before
+    assert before.wanted is WantedState.RUNNING
+    pipelines.want("p", WantedState.STOPPED)
+    other = wanted(sql="SELECT value FROM a", trigger="1s")
+    assert apply(other, dry_run=True) == [("updated", ("sql", "trigger"))]
+    assert pipelines.get("p").spec == before.spec
+    assert apply(other) == [("updated", ("sql", "trigger"))]
+    assert pipelines.get("p").wanted is WantedState.STOPPED
+    assert apply([replace(other[0], wanted=WantedState.RUNNING)]) == [("updated", ("state",))]
+    assert pipelines.get("p").wanted is WantedState.RUNNING
