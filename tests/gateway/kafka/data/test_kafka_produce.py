@@ -338,6 +338,24 @@ async def test_waiting_for_a_lease_ends_with_the_timeout(kafka: Ground) -> None:
     assert answer.responses[0].partition_responses[0].error_code in (6, 7)
 
 
+async def test_those_behind_do_not_wait_for_a_lease_anew(kafka: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+
+    async def in_vain(keys: object, timeout_s: float) -> bool:
+        waits.append(timeout_s)
+        await asyncio.sleep(0.02)
+        return False
+
+    topic = await kafka.topic()
+    Opening(kafka, topic.partition_keys()[0])
+    monkeypatch.setattr(kafka.broker.writes, "wait_settled", in_vain)
+    started = [kafka.start(PRODUCE, 9, produce_request({"t": {0: batch_of(b"v")}})) for _ in range(3)]
+    codes = [(await kafka.answer(PRODUCE, 9, each)).responses[0].partition_responses[0].error_code for each in started]
+    assert codes == [6, 6, 6]
+    assert waits == sorted(set(waits), reverse=True)
+    assert len(waits) == 3
+
+
 async def test_acks_0_waits_for_a_lease_too(kafka: Ground) -> None:
     topic = await kafka.topic()
     opening = Opening(kafka, topic.partition_keys()[0])

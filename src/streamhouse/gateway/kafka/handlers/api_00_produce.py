@@ -54,7 +54,7 @@ def produce(call: Call, body: memoryview) -> Buffers | Awaitable[Buffers | None]
 
 
 def _begin(
-    call: Call, request: ProduceRequest
+    call: Call, request: ProduceRequest, wait_s: float = _OPENING_WAIT_S
 ) -> tuple[Buffers | asyncio.Future[Buffers | None] | None, asyncio.Task[None] | None]:
     """The answer, and what the requests behind must wait for. Nothing is awaited on the way to the offsets."""
     answer = ProduceAnswer(call, request.acks)
@@ -74,7 +74,8 @@ def _begin(
     if not opening:
         return result, None
     assert isinstance(result, asyncio.Future)
-    return result, asyncio.create_task(_when_open(call, answer, opening, request, result), name="produce-opening")
+    wait_s = min(wait_s, max(request.timeout_ms, 0) / 1000)
+    return result, asyncio.create_task(_when_open(call, answer, opening, wait_s, result), name="produce-opening")
 
 
 def _append_all(call: Call, answer: ProduceAnswer, data: TopicData, opening: _Opening) -> None:
@@ -122,11 +123,10 @@ async def _when_open(
     call: Call,
     answer: ProduceAnswer,
     opening: Sequence[tuple[int, PartitionKey, bytes]],
-    request: ProduceRequest,
+    wait_s: float,
     result: asyncio.Future[Buffers | None],
 ) -> None:
-    timeout_s = min(_OPENING_WAIT_S, max(request.timeout_ms, 0) / 1000)
-    await call.broker.writes.wait_settled([key for _, key, _ in opening], timeout_s)
+    await call.broker.writes.wait_settled([key for _, key, _ in opening], wait_s)
     for place, _, records in opening:
         if result.done():
             return  # the client is gone or was told to try again; a write that nobody knows of would be a surprise
@@ -136,10 +136,13 @@ async def _when_open(
 async def _behind(
     before: asyncio.Future[None], gate: asyncio.Future[None], call: Call, request: ProduceRequest
 ) -> Buffers | None:
-    """A request that came while an earlier one of its connection waits for a partition to open."""
+    """A request that came while an earlier one of its connection waits for a partition to open. Its time runs, too:
+    five that each waited anew would outlast their client's patience."""
+    loop = asyncio.get_running_loop()
+    give_up_s = loop.time() + _OPENING_WAIT_S
     try:
         await asyncio.wait([before])
-        result, opening = _begin(call, request)
+        result, opening = _begin(call, request, max(give_up_s - loop.time(), 0))
         if opening is not None:
             await asyncio.wait([opening])
     finally:
