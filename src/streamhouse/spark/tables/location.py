@@ -1,0 +1,96 @@
+"""Where a table lies, and how each library is told of it: pyarrow, deltalake and pyiceberg.
+
+A location is ``file:///…`` or ``s3://bucket/prefix``. On S3 the credentials and endpoint are those of StreamHouse's own
+object store.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import pyarrow.fs as pafs
+
+from streamhouse.core.errors import InvalidSetting
+from streamhouse.core.urls import local_path, scheme_of
+from streamhouse.objectstore.opening import StoreOptions
+
+_SCHEMES: Final = ("file", "s3")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Location:
+    url: str
+    """Without a slash at its end."""
+    options: StoreOptions
+
+    @property
+    def is_local(self) -> bool:
+        return scheme_of(self.url) == "file"
+
+    @property
+    def path(self) -> str:
+        """As pyarrow's file systems want it: /srv/orders, or bucket/orders."""
+        return str(local_path(self.url)) if self.is_local else self.url.split("://", 1)[1]
+
+    def filesystem(self) -> pafs.FileSystem:
+        if self.is_local:
+            return pafs.LocalFileSystem()
+        given = self.options
+        chosen: dict[str, Any] = {
+            "access_key": given.access_key_id,
+            "secret_key": given.secret_access_key,
+            "region": given.region,
+            "endpoint_override": given.endpoint_url,
+            "force_virtual_addressing": given.path_style is False,
+        }
+        return pafs.S3FileSystem(**{name: value for name, value in chosen.items() if value is not None})
+
+    def delta_options(self) -> dict[str, str]:
+        if self.is_local:
+            return {}
+        given = self.options
+        path_style = given.path_style if given.path_style is not None else given.endpoint_url is not None
+        chosen = {
+            "AWS_ACCESS_KEY_ID": given.access_key_id,
+            "AWS_SECRET_ACCESS_KEY": given.secret_access_key,
+            "AWS_REGION": given.region,
+            "AWS_ENDPOINT_URL": given.endpoint_url,
+            "AWS_ALLOW_HTTP": "true" if (given.endpoint_url or "").startswith("http:") else None,
+            "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": str(not path_style).lower(),
+            "conditional_put": "etag",
+        }
+        return {name: value for name, value in chosen.items() if value is not None}
+
+    def iceberg_options(self) -> dict[str, str]:
+        if self.is_local:
+            return {}
+        given = self.options
+        chosen = {
+            "s3.access-key-id": given.access_key_id,
+            "s3.secret-access-key": given.secret_access_key,
+            "s3.region": given.region,
+            "s3.endpoint": given.endpoint_url,
+            "s3.force-virtual-addressing": str(given.path_style is False).lower(),
+        }
+        return {name: value for name, value in chosen.items() if value is not None}
+
+
+def parse_location(text: str, options: StoreOptions, *, working_dir: Path | None = None) -> Location:
+    """A URL, or a path on this machine. Raises InvalidSetting."""
+    url = text.strip()
+    if "://" not in url:
+        absolute = ((working_dir or Path.cwd()) / url).resolve()
+        url = f"file://{quote(str(absolute))}"
+    if scheme_of(url) not in _SCHEMES:
+        raise InvalidSetting(
+            f"a table cannot lie in {text[:80]!r}", hint="give a path of this machine, or s3://bucket/prefix"
+        )
+    url = url.rstrip("/")
+    if scheme_of(url) == "file":
+        local_path(url)
+    elif not url.removeprefix("s3://").strip("/"):
+        raise InvalidSetting(f"{text!r} names no bucket")
+    return Location(url=url, options=options)

@@ -1,0 +1,88 @@
+"""From a table's definition to the query that keeps it up to date.
+
+no checkpoint, empty table      from the topic's beginning
+no checkpoint, rows in it       from where the table stands, which its last commit says
+checkpoint                      Spark goes on; the table checks every batch
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from streamhouse.core.errors import DataLost
+from streamhouse.metadata.contract import Topic
+from streamhouse.spark.connection import connect
+from streamhouse.spark.offsets import EARLIEST, TopicPartition, offsets_document
+from streamhouse.spark.pipelines.attempt import Attempt
+from streamhouse.spark.pipelines.checkpoints import file_reader, query_id
+from streamhouse.spark.pipelines.place import Place
+from streamhouse.spark.pipelines.progress import Progress
+from streamhouse.spark.shim import FORMAT
+from streamhouse.spark.tables.catalog import StoredTable
+from streamhouse.spark.tables.spec import TableSpec
+from streamhouse.spark.tables.target import Records, TableTarget
+from streamhouse.spark.tables.tasks import RECORD_COLUMNS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+GROUP_PREFIX: Final = "table-"
+"""Of the consumer group that shows a table's progress to Kafka's tools."""
+
+
+def target_of(spec: TableSpec, address_options: Mapping[str, str]) -> TableTarget:
+    records = Records(topic=spec.topic, values=spec.values, dead_letters=spec.dead_letters)
+    return TableTarget(spec.storage, address_options, owner=f"table {spec.name}", records=records)
+
+
+def checkpoint_of(root: str, stored: StoredTable) -> str:
+    return f"{root.rstrip('/')}/tables/{stored.name}/{stored.definition_id.hex[:8]}-{stored.spec.generation}"
+
+
+def start_table(spark: SparkSession, stored: StoredTable, place: Place, *, available_now: bool = False) -> Attempt:
+    """Raises StreamHouseError, or what Spark raises."""
+    spec = stored.spec
+    target = target_of(spec, place.address_options)
+    progress = target.progress()
+    if progress is not None and progress.generation < spec.generation:
+        target.reset()
+        progress = None
+    checkpoint = checkpoint_of(place.checkpoints, stored)
+    known = query_id(checkpoint, file_reader(spark)) is not None
+    starting = "earliest" if progress is None else _starting(spec, progress, _topic(spec, place))
+    target.prepare_columns(spec.schema())
+    reader = spark.readStream.format(FORMAT).options(**place.address_options).option("subscribe", spec.topic)
+    reader = reader.option("startingOffsets", starting).option("kafka.group.id", GROUP_PREFIX + stored.name)
+    reader = reader.option("columns", ",".join(RECORD_COLUMNS)).option("maxBytesPerTrigger", spec.max_bytes)
+    writer = target.writer(reader.load(), checkpoint=checkpoint, generation=spec.generation).queryName(
+        f"table {stored.name}"
+    )
+    if available_now:
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=f"{spec.trigger_ms} milliseconds")
+    said = "where its checkpoint stands" if known else "at the beginning" if progress is None else "where it stood"
+    return Attempt(query=writer.start(), target=target, resumed=said)
+
+
+def _topic(spec: TableSpec, place: Place) -> Topic:
+    connection = connect(place.address)
+
+    async def look() -> Topic:
+        return await (await connection.metadata()).get_topic(spec.topic)
+
+    return connection.run(look())
+
+
+def _starting(spec: TableSpec, progress: Progress, topic: Topic) -> str:
+    (position,) = progress.position
+    if position.topic_ids.get(spec.topic, topic.topic_id) != topic.topic_id:
+        raise DataLost(
+            f"the topic {spec.topic} was deleted and created anew; the table {spec.name} has the old one's records",
+            hint="`streamhouse table start --reset` fills it anew",
+        )
+    offsets = {TopicPartition(spec.topic, number): EARLIEST for number in range(topic.partition_count)}
+    offsets.update(position.offsets)
+    return json.dumps(offsets_document(offsets))
