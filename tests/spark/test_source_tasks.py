@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ from streamhouse.core.errors import DataLost, InvalidSetting, ObjectNotFound, Pa
 from streamhouse.core.ids import PartitionKey
 from streamhouse.metadata.contract import KAFKA_BATCHES, SEGMENT_V1
 from streamhouse.spark.arrow_rows import arrow_schema
+from streamhouse.spark.plan import ReadRange, SplitRules, plan_splits
 from streamhouse.spark.rows import DEFAULT_COLUMNS, HEADERS
+from streamhouse.spark.snapshot import scan_ranges
 from streamhouse.testing.plugin import RunningStreamHouse
 
 EVERYTHING = {"subscribe": "orders", "includeHeaders": "true"}
@@ -102,6 +105,23 @@ def test_a_compacted_large_segment_is_read_by_several_tasks(
     planned = plan({**source_options, **EVERYTHING, "minPartitions": "7"})
     assert len(planned.tasks) == 7
     assert [row["offset"] for row in planned.rows()] == list(range(60_000))
+
+
+def test_of_a_log_with_too_many_entries_tasks_look_up_their_own(
+    orders: RunningStreamHouse, source_options: dict[str, str]
+) -> None:
+    for first in range(0, 1_000, 100):
+        orders.run(fill(orders.api, "orders", 0, 100, first=first))
+    entries = tuple(orders.run(entries_of(orders.api, key_of(orders, 0))))
+    whole = ReadRange(topic="orders", key=key_of(orders, 0), from_offset=50, to_offset=990, entries=())
+    (found,) = orders.run(scan_ranges(orders.api.stores.metadata, [whole], max_entries=5))
+    assert found.is_coarse
+    assert 1 == len(found.entries) < len(entries)
+    planned = plan({**source_options, **EVERYTHING, "columns": "topic,partition,offset"})
+    splits = plan_splits([found], SplitRules(parallelism=2, split_bytes=1 << 30, min_splits=3))
+    assert len(splits) == 3
+    tasks = [replace(planned.tasks[0], split=split) for split in splits]
+    assert [row["offset"] for row in replace(planned, tasks=tasks).rows()] == list(range(50, 990))
 
 
 class TestOptions:

@@ -73,9 +73,13 @@ MAX_DEFINITION_BYTES: Final = 256 * KIB  # a table's schema or a pipeline's SQL,
 MAX_DEFINITIONS: Final = 10_000  # of one kind; they are listed whole
 MAX_METADATA_DOCUMENT_BYTES: Final = 4 * MIB  # gRPC's default message limit, which a key-value store inherits
 
+# Spark.
+MAX_SPLITS: Final = 100_000  # tasks of one batch: each costs Spark some kilobytes and 30 ms
+MAX_PLANNED_ENTRIES: Final = 200_000  # named in one plan, 300 bytes each; of more, tasks look up their own
+
 # Requests.
 MAX_REQUEST_BYTES: Final = 100 * MIB  # Kafka's socket.request.max.bytes
-MAX_REQUEST_ITEMS: Final = 200_000  # array items in one request: two a partition of a largest topic, 100 MB when parsed
+MAX_REQUEST_ITEMS: Final = 50_000  # array items in one request: two for each of 25,000 partitions, a second of work
 MAX_ANSWER_BYTES: Final = 100_000_000  # without records; librdkafka's receive.message.max.bytes: it takes no more
 MAX_REQUEST_STRING_BYTES: Final = 32_767  # what a Kafka string may have; Kafka refuses longer ones too
 MAX_SESSION_PARTITIONS: Final = 200_000  # of all fetch sessions, about 400 bytes each; beyond, fetches name them anew

@@ -7,12 +7,14 @@ snapshot: every action on the same ``load()`` gives the same rows, and its pin l
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 
+from streamhouse.core.errors import ObjectNotFound
 from streamhouse.spark.address import StoreAddress
 from streamhouse.spark.connection import Connection, connect
 from streamhouse.spark.fetching import read_ranges
@@ -79,7 +81,15 @@ async def _plan(connection: Connection, options: ReadOptions) -> list[Task]:
     ending = await resolve_ending(snapshot, options, lookup, loss)
     ranges = ranges_between(snapshot, starting, ending)
     splits = plan_splits(await scan_ranges(metadata, ranges), split_rules(options))
+    await check_objects(connection, splits)
     return [Task(split=split, pin=ticket) for split in splits]
+
+
+async def check_objects(connection: Connection, splits: Sequence[Split]) -> None:
+    """Whether the object store answers at all: once here, rather than from every task. Raises StoreError."""
+    if splits:
+        with suppress(ObjectNotFound):  # compaction may have been quicker; tasks know what to do about it
+            await (await connection.objects()).head(splits[0].ranges[0].entries[0].object_key)
 
 
 def ranges_between(snapshot: Snapshot, starting: Offsets, ending: Offsets) -> list[ReadRange]:

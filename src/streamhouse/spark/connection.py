@@ -7,7 +7,6 @@ connections opens its own: neither threads nor sockets survive a fork.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import os
 import threading
 from collections.abc import Coroutine
@@ -159,4 +158,3 @@ def _forget_connections() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_connections)
-atexit.register(close_connections)

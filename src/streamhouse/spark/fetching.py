@@ -26,7 +26,7 @@ from streamhouse.metadata.contract import SEGMENT_V1, Entry
 from streamhouse.spark.arrow_rows import arrow_schema, decoded_columns, shape
 from streamhouse.spark.connection import Connection
 from streamhouse.spark.plan import ReadRange, check_covered, clip
-from streamhouse.spark.snapshot import DataLoss, scan_ranges
+from streamhouse.spark.snapshot import DataLoss, scan_pages, scan_ranges
 from streamhouse.wire.columns import Run, iter_columns
 
 _AHEAD_BYTES: Final = 24 * MIB
@@ -125,7 +125,7 @@ class _Fetcher:
             await self._reader.close()
 
     async def _jobs(self, ranges: Sequence[ReadRange]) -> AsyncGenerator[_Job, None]:
-        for each in ranges:
+        async for each in self._resolved(ranges):
             for entry in each.entries:
                 from_offset = max(each.from_offset, entry.base_offset)
                 to_offset = min(each.to_offset, entry.end_offset + 1)
@@ -135,6 +135,16 @@ class _Fetcher:
                         yield job
                 else:
                     yield _Job(range=part, entry=entry, size_bytes=entry.byte_length)
+
+    async def _resolved(self, ranges: Sequence[ReadRange]) -> AsyncGenerator[ReadRange, None]:
+        for each in ranges:
+            if not each.is_coarse:
+                yield each
+                continue
+            left = await self._what_is_left(each)
+            if left is not None:
+                async for part in scan_pages(await self._connection.metadata(), left):
+                    yield part
 
     async def _parts(self, part: ReadRange, entry: Entry) -> AsyncGenerator[_Job, None]:
         """A large segment's blocks, some at a time. Costs one small GET, for its index."""

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from streamhouse.core.errors import ConfigError, InvalidSetting, InvalidTopicName, UnknownSetting
 from streamhouse.core.ids import check_topic_name
-from streamhouse.core.limits import MAX_GROUP_ID_BYTES, MAX_TTL_MS, MIB
+from streamhouse.core.limits import MAX_GROUP_ID_BYTES, MAX_SPLITS, MAX_TTL_MS, MIB
 from streamhouse.core.suggest import did_you_mean
 from streamhouse.core.units import parse_duration, parse_size
 from streamhouse.spark.address import ADDRESS_OPTIONS, is_address_option
@@ -25,8 +25,6 @@ T = TypeVar("T")
 
 KAFKA_PREFIX: Final = "kafka."
 GROUP_PREFIX: Final = "spark-streamhouse-source"
-MAX_SPLITS: Final = 100_000
-"""Tasks of one batch: each costs Spark some kilobytes and 30 ms."""
 
 _SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
 _ENDINGS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")

@@ -23,10 +23,8 @@ from streamhouse.spark.shim import ARCHIVE_DIRECTORY
 
 NEEDED: Final = ("cramjam", "crc32c", "lz4", "obstore", "zstandard")
 """Distributions that every task imports."""
-USEFUL: Final = ("asyncpg", "psycopg", "psycopg-binary", "fastavro")
+USEFUL: Final = ("asyncpg", "psycopg", "psycopg-binary", "typing-extensions", "fastavro")
 """Taken along where they are installed: some metadata stores, targets and formats need them."""
-
-_SKIPPED: Final = frozenset({"__pycache__", ".dist-info"})
 
 
 def archive_name() -> str:

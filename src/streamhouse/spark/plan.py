@@ -31,6 +31,7 @@ SPLITS_PER_CORE: Final = 4
 ROW_WEIGHT_BYTES: Final = 64
 """What a row costs however well its bytes are compressed: Spark takes as long to take it over as to move this much."""
 
+_COARSE_BYTES: Final = 16 * MIB
 _MIN_CUT_BYTES: Final = 1 * MIB
 """Less is not worth that two tasks open the same segment."""
 
@@ -46,6 +47,8 @@ class ReadRange:
     """Exclusive."""
     entries: tuple[Entry, ...]
     """In order, without gaps, no others than those the range needs. A hint: compaction may replace them (R7)."""
+    is_coarse: bool = False
+    """Neighbouring entries were taken together to keep the plan small: tasks look them up anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +188,23 @@ def _cut_by_records(split: Split, max_records: int) -> Iterator[Split]:
                 taken, room = [], max_records
     if taken:
         yield _counted(taken)
+
+
+def coarse(range_: ReadRange) -> ReadRange:
+    """The range with neighbouring entries taken together: enough to plan by, not to read by."""
+    merged: list[Entry] = []
+    for entry in range_.entries:
+        last = merged[-1] if merged else None
+        if last is not None and last.byte_length < _COARSE_BYTES:
+            merged[-1] = replace(
+                last,
+                end_offset=entry.end_offset,
+                byte_length=last.byte_length + entry.byte_length,
+                record_count=last.record_count + entry.record_count,
+            )
+        else:
+            merged.append(replace(entry, encoding=SEGMENT_V1))  # it may be cut anywhere
+    return replace(range_, entries=tuple(merged), is_coarse=True)
 
 
 def check_covered(range_: ReadRange) -> None:

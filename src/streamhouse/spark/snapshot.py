@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from streamhouse.core.errors import DataLost, InvalidSetting, PartitionNotFound, TopicNotFound
 from streamhouse.core.ids import PartitionKey, TopicId
+from streamhouse.core.limits import MAX_PLANNED_ENTRIES
 from streamhouse.core.suggest import did_you_mean
-from streamhouse.metadata.contract import Entry, MetadataStore, PartitionState, ScanRange, Topic
+from streamhouse.metadata.contract import MetadataStore, PartitionState, ScanRange, Topic
 from streamhouse.spark.offsets import EARLIEST, LATEST, Offsets, TopicPartition
 from streamhouse.spark.options import Edge, Position, ReadOptions, Subscription
-from streamhouse.spark.plan import ReadRange
+from streamhouse.spark.plan import ReadRange, check_covered, coarse
 
 LOG: Final = logging.getLogger("streamhouse.spark")
 
@@ -124,18 +125,44 @@ async def resolve_ending(
     return ending
 
 
-async def scan_ranges(metadata: MetadataStore, ranges: Sequence[ReadRange]) -> list[ReadRange]:
-    """The same ranges with the entries that hold them. What lies below a log start by now has none."""
+async def scan_ranges(
+    metadata: MetadataStore, ranges: Sequence[ReadRange], *, max_entries: int = MAX_PLANNED_ENTRIES
+) -> list[ReadRange]:
+    """The same ranges with the entries that hold them; coarse ones when there are too many to name them all.
+
+    What lies below a log start by now has none.
+    """
     found: list[ReadRange] = []
     wanted = [each for each in ranges if each.to_offset > each.from_offset]
+    named = 0
     for at in range(0, len(wanted), _RANGES_PER_SCAN):
-        found += await _scan(metadata, wanted[at : at + _RANGES_PER_SCAN])
+        part = await _scan(metadata, wanted[at : at + _RANGES_PER_SCAN], max_entries=max_entries)
+        named += sum(len(each.entries) for each in part)
+        found += part
+        if named > max_entries:
+            found = [coarse(each) for each in found]
+            named = sum(len(each.entries) for each in found)
     return found
 
 
-async def _scan(metadata: MetadataStore, ranges: Sequence[ReadRange]) -> list[ReadRange]:
-    entries: dict[PartitionKey, list[Entry]] = {each.key: [] for each in ranges}
+async def scan_pages(metadata: MetadataStore, range_: ReadRange) -> AsyncIterator[ReadRange]:
+    """A range of any length, some entries at a time."""
+    at = range_.from_offset
+    while at < range_.to_offset:
+        wanted = ScanRange(key=range_.key, from_offset=at, to_offset=range_.to_offset)
+        pages = await metadata.scan_entries([wanted], limit=_PAGE_ENTRIES)
+        entries = pages[0].entries if pages else ()
+        upto = min(entries[-1].end_offset + 1, range_.to_offset) if entries and pages[0].more else range_.to_offset
+        part = replace(range_, from_offset=at, to_offset=upto, entries=tuple(entries), is_coarse=False)
+        check_covered(part)
+        yield part
+        at = upto
+
+
+async def _scan(metadata: MetadataStore, ranges: Sequence[ReadRange], *, max_entries: int) -> list[ReadRange]:
+    found = {each.key: each for each in ranges}
     left = {each.key: (each.from_offset, each.to_offset) for each in ranges}
+    named = 0
     while left:
         pages = await metadata.scan_entries(
             [ScanRange(key=key, from_offset=start, to_offset=end) for key, (start, end) in left.items()],
@@ -144,10 +171,14 @@ async def _scan(metadata: MetadataStore, ranges: Sequence[ReadRange]) -> list[Re
         bounds, left = left, {}
         for page in pages:
             key = page.partition.key
-            entries[key] += page.entries
+            found[key] = replace(found[key], entries=(*found[key].entries, *page.entries))
+            named += len(page.entries)
             if page.more and page.entries:
                 left[key] = (page.entries[-1].end_offset + 1, bounds[key][1])
-    return [replace(each, entries=tuple(entries[each.key])) for each in ranges]
+        if named > max_entries:
+            found = {key: coarse(each) for key, each in found.items()}
+            named = sum(len(each.entries) for each in found.values())
+    return list(found.values())
 
 
 async def _wanted(

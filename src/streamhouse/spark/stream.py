@@ -21,7 +21,7 @@ from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.metadata.contract import Entry, OffsetCommit, ScanRange
 from streamhouse.spark.address import StoreAddress
 from streamhouse.spark.admission import holds_back, limit_bytes, limit_rows, rows_between
-from streamhouse.spark.batch import Task, ranges_between, split_rules
+from streamhouse.spark.batch import Task, check_objects, ranges_between, split_rules
 from streamhouse.spark.connection import connect
 from streamhouse.spark.flushing import Flushes
 from streamhouse.spark.offsets import Offsets, StreamOffset, TopicPartition, offsets_document, read_stream_offset
@@ -52,6 +52,7 @@ class StreamRead:
         self._last_flush_ms: int | None = None
         self._published: Offsets = {}
         self._publishes = True
+        self._objects_answer = False
         self._held: list[tuple[PinTicket, Future[None]]] = []
 
     # What Spark asks.
@@ -219,6 +220,9 @@ class StreamRead:
                 ends[each] = log.end
         ranges = ranges_between(snapshot, starts, ends)
         splits = plan_splits(await scan_ranges(metadata, ranges), split_rules(self._options))
+        if splits and not self._objects_answer:
+            await check_objects(self._connection, splits)
+            self._objects_answer = True
         return [Task(split=split, pin=ticket) for split in splits]
 
     async def _let_go(self) -> None:
