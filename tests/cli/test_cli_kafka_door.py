@@ -66,7 +66,7 @@ def test_what_dev_prints_works_when_pasted(tmp_path: Path, flags: tuple[str, ...
         assert paste(read, tmp_path).splitlines()[-1] == "hello"
         snippet = re.search(r"^\S*python\S* - <<'PY'\n.*^PY$", said, re.MULTILINE | re.DOTALL)
         assert snippet is not None
-        assert f"{topic} " in paste(snippet[0], tmp_path)
+        assert "hello from Python" in paste(snippet[0], tmp_path)
 
 
 def test_a_port_that_is_taken_is_one_line_that_says_what_to_do(tmp_path: Path) -> None:

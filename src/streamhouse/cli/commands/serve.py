@@ -107,7 +107,7 @@ producer.flush()
 
 consumer = Consumer({{"bootstrap.servers": "{address}", "group.id": "me", "auto.offset.reset": "earliest"}})
 consumer.subscribe(["{topic}"])
-for message in consumer.consume(1, timeout=10):
+for message in consumer.consume(100, timeout=5):
     print(message.topic(), message.partition(), message.offset(), message.value())
 consumer.close()
 PY

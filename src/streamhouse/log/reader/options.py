@@ -26,7 +26,7 @@ class ReaderOptions:
     max_download_bytes: int = 128 * MIB
     """Under way from the object store at a time, over all readers. A larger single range goes alone."""
     max_downloads: int = 32
-    max_read_bytes: int = 64 * MIB
+    max_read_bytes: int = 8 * MIB
     """What one call returns at most, whatever it asks for; a first batch that is larger comes whole all the same."""
     recheck_interval_ms: int = 500
     """How long a long poll may miss a commit that nobody told us of (S2.18)."""
