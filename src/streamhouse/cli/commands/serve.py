@@ -96,18 +96,18 @@ Write and read with kcat:
 echo hello | kcat -P -b {address} -t {topic} -p 0
 kcat -C -b {address} -t {topic} -p 0 -o -5 -e
 
-or from Python, with `pip install confluent-kafka`:
+or from Python, with confluent-kafka (a topic is made when it is first written to):
 
 {_python()} - <<'PY'
 from confluent_kafka import Consumer, Producer
 
 producer = Producer({{"bootstrap.servers": "{address}"}})
-producer.produce("{topic}", key="k", value="hello from Python")
+producer.produce("greetings", key="k", value="hello from Python")
 producer.flush()
 
 consumer = Consumer({{"bootstrap.servers": "{address}", "group.id": "me", "auto.offset.reset": "earliest"}})
-consumer.subscribe(["{topic}"])
-for message in consumer.consume(100, timeout=5):
+consumer.subscribe(["greetings"])
+for message in consumer.consume(1, timeout=10):
     print(message.topic(), message.partition(), message.offset(), message.value())
 consumer.close()
 PY
