@@ -55,6 +55,13 @@ def test_a_topic_is_found_by_its_id_and_an_unknown_id_is_error_100(port: KafkaPo
     assert (unknown.error_code, unknown.name, unknown.topic_id) == (100, None, stranger)
 
 
+def test_an_id_counts_before_the_empty_name_that_the_java_client_sends_with_it(port: KafkaPort) -> None:
+    name = port.new_topic()
+    (known,) = port.metadata(name).topics
+    (found,) = port.ask(METADATA, 12, topics=[{"name": "", "topic_id": known.topic_id}]).topics
+    assert (found.error_code, found.name, found.topic_id) == (0, name, known.topic_id)
+
+
 def test_a_topic_is_created_only_when_the_client_allows_it(port: KafkaPort) -> None:
     name = port.new_name()
     assert [topic.error_code for topic in port.metadata(name).topics] == [3]

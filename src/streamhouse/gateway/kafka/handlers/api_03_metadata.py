@@ -89,13 +89,14 @@ async def _find(call: Call, request: Message) -> Sequence[_Found]:
     view = call.broker.view
     if request.topics is None or (call.version == 0 and not request.topics):
         return await _all(view)
-    unknown = {asked.name for asked in request.topics if asked.name is not None and view.topic(asked.name) is None}
+    wanted = _distinct(call, request)
+    unknown = {name for name, _ in wanted if name is not None and view.topic(name) is None}
     if len(unknown) > _MANY_UNKNOWN:
         await _all(view)
     ask_store = len(unknown) <= _MANY_UNKNOWN
     may_create = _MAX_CREATED if request.allow_auto_topic_creation else 0
     found: list[_Found] = []
-    for name, topic_id in _distinct(call, request):
+    for name, topic_id in wanted:
         if name is None:
             found.append(await _by_id(call, topic_id))
             continue
@@ -114,12 +115,15 @@ async def _all(view: ClusterView) -> Sequence[Topic]:
 
 
 def _distinct(call: Call, request: Message) -> list[tuple[str | None, UUID]]:
+    """Name or id of each. An id counts before the name beside it, which the Java client leaves empty, not null."""
     asked: dict[tuple[str | None, UUID], None] = {}
     for topic in request.topics:
-        topic_id = ZERO_UUID if call.version < _IDS_FROM or topic.name is not None else topic.topic_id
-        if topic.name is None and topic_id == ZERO_UUID:
+        if call.version >= _IDS_FROM and topic.topic_id != ZERO_UUID:
+            asked[None, topic.topic_id] = None
+        elif topic.name is not None:
+            asked[topic.name, ZERO_UUID] = None
+        else:
             raise MalformedRequest("Metadata names a topic neither by name nor by an id that this version may use")
-        asked[topic.name, topic_id] = None
     return list(asked)
 
 
