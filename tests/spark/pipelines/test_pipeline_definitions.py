@@ -92,6 +92,12 @@ WRONG: list[tuple[dict[str, Any], tuple[str, ...], str]] = [
         "an upsert needs a key",
     ),
     (changed(target={"postgres": {"url": "postgresql://x", "table": "t"}}), ("output_mode",), "would double them"),
+    (changed(target={"table": {"format": "delta", "path": "/t"}}), ("output_mode",), "a table only grows"),
+    (
+        changed(target={"table": {"format": "orc", "path": "/t"}}, output_mode="append"),
+        ("target", "table", "format"),
+        "is none of parquet, iceberg, delta",
+    ),
     (changed(trigger="soon"), ("trigger",), "soon"),
     (changed(output_mode="upsert"), ("output_mode",), "none of append, update, complete"),
     (changed(isolated="yes"), ("isolated",), "neither true nor false"),

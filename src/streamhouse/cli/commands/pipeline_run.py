@@ -150,7 +150,7 @@ def _application(master: str, config: dict[str, str], fast_start: bool) -> Appli
     from streamhouse.spark.pipelines.service import quieten
 
     quieten()
-    return Application(master, config=config, fast_start=fast_start)
+    return Application.open(master, config=config, fast_start=fast_start)
 
 
 def _specs_in(file: Path) -> list[PipelineSpec]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from streamhouse.core.errors import InvalidSetting
+from streamhouse.spark.packing import pack, spark_archive
 from streamhouse.spark.sessions import register, session
 
 if TYPE_CHECKING:
@@ -16,37 +19,47 @@ _MASTERS: Final = ("local", "spark://", _CONNECT, "yarn", "k8s://")
 
 
 class Application:
-    """``master`` is local[*], spark://host:port or sc://host:port, the address of a Connect server."""
+    """``remote`` is the address of a Connect server, where each pipeline has a session of its own from the start."""
 
-    def __init__(self, master: str, *, config: Mapping[str, str] | None = None, fast_start: bool = False) -> None:
+    def __init__(self, spark: SparkSession, *, archive: Path | None = None, remote: str | None = None) -> None:
+        self._spark = spark
+        self._archive = archive
+        self._remote = remote
+
+    @classmethod
+    def open(cls, master: str, *, config: Mapping[str, str] | None = None, fast_start: bool = False) -> Application:
+        """``master`` is local[*], spark://host:port or sc://host:port, the address of a Connect server."""
         if not master.startswith(_MASTERS):
             raise InvalidSetting(
                 f"{master[:80]!r} is no master of Spark", hint="write local[*], spark://host:7077 or sc://host:15002"
             )
-        self._is_remote = master.startswith(_CONNECT)
         settings = {"spark.scheduler.mode": "FAIR", "spark.sql.session.timeZone": "UTC"} | dict(config or {})
-        if self._is_remote:
-            # The scheduler and the JVM are the server's own.
-            settings.pop("spark.scheduler.mode")
-            self._spark = session(remote=master, config=settings)
-        else:
-            self._spark = session(
-                master=master, app_name="streamhouse pipelines", config=settings, fast_start=fast_start
-            )
+        archive = None if _is_here(master) else pack(_packs())
+        if master.startswith(_CONNECT):
+            settings.pop("spark.scheduler.mode")  # the scheduler and the JVM are the server's own
+            return cls(session(remote=master, config=settings, archive=archive), archive=archive, remote=master)
+        spark = session(
+            master=master, app_name="streamhouse pipelines", config=settings, fast_start=fast_start, archive=archive
+        )
+        return cls(spark, archive=archive)
 
     def session_for(self, pipeline: str) -> SparkSession:
         """To be called, and used, in the thread that starts the query: a pool belongs to a thread."""
-        if self._is_remote:
-            return self._spark
-        own = self._spark.newSession()
-        register(own)
-        own.sparkContext.setLocalProperty("spark.scheduler.pool", pipeline)
+        if self._remote is not None:
+            assert self._archive is not None
+            own = self._spark.builder.remote(self._remote).create()
+            own.conf.set("spark.sql.session.timeZone", "UTC")
+            own.addArtifacts(spark_archive(self._archive), archive=True)
+        else:
+            own = self._spark.newSession()
+            own.sparkContext.setLocalProperty("spark.scheduler.pool", pipeline)
+        register(own, archive=self._archive)
         return own
 
     def is_alive(self) -> bool:
         """Whether its JVM, or server, answers."""
         try:
-            if self._is_remote:
+            if self._remote is not None:
                 return bool(self._spark.version)
             return not self._spark.sparkContext._jsc.sc().isStopped()
         except Exception:  # Py4J and gRPC have no common class for "gone"
@@ -54,3 +67,11 @@ class Application:
 
     def stop(self) -> None:
         self._spark.stop()
+
+
+def _is_here(master: str) -> bool:
+    return master.startswith("local") and not master.startswith("local-cluster")
+
+
+def _packs() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "streamhouse" / "spark" / "packs"

@@ -9,6 +9,7 @@ checkpoint                        Spark goes on; the target checks every batch
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 _INITIALIZING: Final = "Initializing sources"
 _INITIALIZING_S: Final = 30.0
+_RAISED: Final = re.compile(r"^[A-Za-z_][\w.]*(?:: .*)?$", re.MULTILINE)
+"""The line under a Python traceback's frames, which are indented."""
+_JAVA_ERROR: Final = re.compile(r"^: (?:[a-z]\w*\.)+\w+: ", re.MULTILINE)
 _OWN_ERROR: Final = "streamhouse.core.errors."
 
 
@@ -59,8 +63,7 @@ class Attempt:
         error = self.query.exception()
         if error is None:
             return None
-        ours = self.target.failure.error
-        return str(ours) if ours is not None else one_line_of(str(error))
+        return explain(self.target.failure.error or error)
 
     def stop(self) -> None:
         self.query.stop()
@@ -118,11 +121,21 @@ def partition_counts(spec: PipelineSpec, place: Place) -> dict[str, int]:
     return connection.run(look())
 
 
+def explain(error: BaseException) -> str:
+    """One line, whoever raised it."""
+    return str(error) if isinstance(error, StreamHouseError) else one_line_of(str(error))
+
+
 def one_line_of(text: str) -> str:
     """What Spark says of a failure, without frames. An error of ours in a Python worker is in there somewhere."""
     for line in text.split("\n"):
         if line.strip().startswith(_OWN_ERROR):
             return line.strip().removeprefix(_OWN_ERROR).partition(": ")[2][:1_000]
+    _, has_frames, traceback = text.rpartition("Traceback (most recent call last):")
+    if has_frames and (raised := _RAISED.search(traceback)):
+        return raised[0][:1_000]
+    if java := _JAVA_ERROR.search(text):
+        text = text[java.end() :]
     return spark_says(StreamHouseError(text))
 
 

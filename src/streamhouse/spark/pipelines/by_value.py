@@ -17,6 +17,7 @@ def by_value(module: str, name: str, payload: bytes) -> Callable[..., Any]:
     directory = ARCHIVE_DIRECTORY
 
     def call(*given: Any) -> Any:
+        import glob
         import importlib
         import os
         import sys
@@ -24,10 +25,12 @@ def by_value(module: str, name: str, payload: bytes) -> Callable[..., Any]:
         if "streamhouse" not in sys.modules:
             from pyspark import SparkFiles
 
-            for base in (SparkFiles.getRootDirectory(), os.getcwd()):
-                lib = os.path.join(base, directory, "lib")
-                if os.path.isdir(lib) and lib not in sys.path:
-                    sys.path.insert(0, lib)
+            root = glob.escape(SparkFiles.getRootDirectory())
+            places = (root, glob.escape(os.getcwd()), os.path.join(root, "*"), os.path.join(os.path.dirname(root), "*"))
+            for place in places:
+                found = glob.glob(os.path.join(place, f"{directory}*", "lib"))
+                if found:
+                    sys.path.insert(0, max(found, key=os.path.getmtime))
                     importlib.invalidate_caches()
                     break
         return getattr(importlib.import_module(module), name)(payload, *given)

@@ -214,6 +214,8 @@ def _pipeline(fields: _Fields) -> PipelineSpec | None:
             at="output_mode",
             hint="set target.postgres.mode to upsert, and its key",
         )
+    if isinstance(target, TableTarget) and output_mode is not OutputMode.APPEND:
+        fields.complain("a table only grows: its mode is append", at="output_mode")
     return PipelineSpec(
         name=name,
         sources=sources,

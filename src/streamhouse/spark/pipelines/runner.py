@@ -20,6 +20,7 @@ from streamhouse.core.randomness import Randomness
 from streamhouse.metadata.contract import WantedState
 from streamhouse.spark.connection import Connection
 from streamhouse.spark.pipelines.catalog import Catalog, StoredPipeline
+from streamhouse.spark.pipelines.identity import is_surely_gone
 from streamhouse.spark.pipelines.reports import Report
 from streamhouse.spark.pipelines.supervised import Explain, Start, Supervised
 
@@ -220,8 +221,13 @@ class Runner:
         await (await self._catalog()).report(stored, text)
 
     async def _acquire(self, name: str) -> str:
+        """The owner. What a process of this machine held that has ended need not expire first."""
         metadata = await self._connection.metadata()
-        return (await metadata.acquire_claim(name, owner=self._id, ttl_ms=_CLAIM_TTL_MS)).owner
+        owner = (await metadata.acquire_claim(name, owner=self._id, ttl_ms=_CLAIM_TTL_MS)).owner
+        if owner != self._id and is_surely_gone(owner):
+            await metadata.release_claim(name, owner=owner)
+            owner = (await metadata.acquire_claim(name, owner=self._id, ttl_ms=_CLAIM_TTL_MS)).owner
+        return owner
 
     async def _release_claim(self, name: str) -> None:
         await (await self._connection.metadata()).release_claim(name, owner=self._id)

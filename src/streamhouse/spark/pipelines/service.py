@@ -6,19 +6,18 @@ Only what runs pipelines imports pyspark: a listing should not have to wait for 
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from streamhouse.core.clock import SystemClock
-from streamhouse.core.errors import DefinitionExists, StreamHouseError
+from streamhouse.core.errors import DefinitionExists
 from streamhouse.core.randomness import SystemRandomness
 from streamhouse.metadata.contract import WantedState
 from streamhouse.spark.connection import Connection, connect
 from streamhouse.spark.pipelines.catalog import Catalog, StoredPipeline
+from streamhouse.spark.pipelines.identity import runner_id
 from streamhouse.spark.pipelines.place import Place
 from streamhouse.spark.pipelines.runner import RUNNERS, Runner, Shown
 from streamhouse.spark.pipelines.spec import PipelineSpec
@@ -121,7 +120,7 @@ def run(
     beside: Callable[[list[StoredPipeline]], None] = lambda pipelines: None,
 ) -> bool:
     """Run wanted pipelines in this process. False when Spark has died."""
-    from streamhouse.spark.pipelines.attempt import Attempt, start
+    from streamhouse.spark.pipelines.attempt import Attempt, explain, start
 
     clock, randomness = SystemClock(), SystemRandomness()
 
@@ -133,7 +132,7 @@ def run(
         pipelines.connection,
         start=begin,
         explain=explain,
-        runner_id=f"{socket.gethostname()}:{os.getpid()}:{randomness.uuid().hex[:8]}",
+        runner_id=runner_id(randomness),
         clock=clock,
         randomness=randomness,
         only=only,
@@ -143,12 +142,6 @@ def run(
         beside=beside,
     )
     return runner.run(stopping, until_idle=until_idle)
-
-
-def explain(error: BaseException) -> str:
-    from streamhouse.spark.pipelines.attempt import one_line_of
-
-    return str(error) if isinstance(error, StreamHouseError) else one_line_of(str(error))
 
 
 def quieten() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from streamhouse.core.errors import InvalidSetting
+from streamhouse.core.errors import ConfigError
 from streamhouse.spark.pipelines.catalog import StoredPipeline
-from streamhouse.spark.pipelines.spec import PostgresTarget, TopicTarget
+from streamhouse.spark.pipelines.spec import PostgresTarget, TableTarget, TopicTarget
 from streamhouse.spark.pipelines.target_postgres import PostgresPipelineTarget
 from streamhouse.spark.pipelines.target_topic import TopicPipelineTarget
 from streamhouse.spark.pipelines.writing import LastFailure
@@ -33,4 +33,21 @@ def open_target(stored: StoredPipeline, address_options: Mapping[str, str], *, r
         return TopicPipelineTarget(target, address_options, pipeline=stored.name, definition_id=stored.definition_id)
     if isinstance(target, PostgresTarget):
         return PostgresPipelineTarget(target, pipeline=stored.name, definition_id=stored.definition_id, run_id=run_id)
-    raise InvalidSetting("pipelines into tables are not built yet", hint="use a topic or PostgreSQL as the target")
+    return _table(target, stored, address_options)
+
+
+def _table(target: TableTarget, stored: StoredPipeline, address_options: Mapping[str, str]) -> PipelineTarget:
+    try:
+        from streamhouse.spark.tables.target import table_target
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("streamhouse"):
+            raise
+        raise ConfigError(f"tables need the package {error.name}", hint="install streamhouse[tables]") from error
+    return table_target(
+        format=target.format,
+        path=target.path,
+        partition_by=target.partition_by,
+        options=target.options,
+        owner=stored.name,
+        address_options=address_options,
+    )

@@ -25,7 +25,7 @@ from streamhouse.spark.pipelines.by_value import by_value
 from streamhouse.spark.pipelines.postgres_copy import RESULT, CopyPlan
 from streamhouse.spark.pipelines.progress import Batch, Progress, Verdict, decide, read_progress
 from streamhouse.spark.pipelines.spec import PostgresTarget
-from streamhouse.spark.pipelines.writing import BatchPlan, LastFailure, batch_by_batch
+from streamhouse.spark.pipelines.writing import BatchPlan, LastFailure, batch_by_batch, compute_only
 
 if TYPE_CHECKING:
     import psycopg
@@ -71,8 +71,10 @@ class PostgresWriter:
 
     def write(self, rows: DataFrame, batch: Batch) -> None:
         with connected(self.url) as connection:
-            if decide(_progress(connection, self.pipeline_id), batch) is Verdict.SKIP:
-                return
+            first_look = decide(_progress(connection, self.pipeline_id), batch)
+        if first_look is Verdict.SKIP:
+            compute_only(rows)
+            return
         attempts = self._copy(rows, batch.batch_id)
         with connected(self.url) as connection:
             with connection.transaction():

@@ -26,7 +26,7 @@ from streamhouse.spark.address import StoreAddress, resolve_address
 from streamhouse.spark.connection import connect
 from streamhouse.spark.pipelines.progress import Batch, Progress, Verdict, decide, read_progress
 from streamhouse.spark.pipelines.spec import TopicTarget
-from streamhouse.spark.pipelines.writing import BatchPlan, LastFailure, batch_by_batch
+from streamhouse.spark.pipelines.writing import BatchPlan, LastFailure, batch_by_batch, compute_only
 from streamhouse.spark.shim import FORMAT
 from streamhouse.spark.sink_schema import check_schema
 
@@ -86,6 +86,7 @@ class TopicWriter:
         connection = connect(self.address)
         ledger = connection.run(self._ledger())
         if decide(connection.run(ledger.stored()), batch) is Verdict.SKIP:
+            compute_only(rows)
             connection.run(ledger.finish())
             return
         number = connection.run(ledger.plan(batch))

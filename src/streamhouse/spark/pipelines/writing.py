@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from streamhouse.core.errors import StreamHouseError
 from streamhouse.spark.pipelines.by_value import by_value
 from streamhouse.spark.pipelines.checkpoints import batch_of, file_reader
 from streamhouse.spark.pipelines.progress import Batch
@@ -21,7 +20,9 @@ class Writer(Protocol):
     """Takes batches into a target. Pickled."""
 
     def write(self, rows: DataFrame, batch: Batch) -> None:
-        """Each batch once, by ``progress.decide``; ``rows`` is computed at most once. Raises StreamHouseError."""
+        """Each batch once, by ``progress.decide``. ``rows`` is computed exactly once, also when nothing is written: by
+        ``compute_only``. Raises StreamHouseError.
+        """
         ...
 
 
@@ -37,9 +38,9 @@ class BatchPlan:
 
 @dataclass(slots=True, kw_only=True)
 class LastFailure:
-    """What a batch failed with. Spark wraps it in pages of frames, and loses its class."""
+    """What a batch failed with. Spark itself wraps it in pages of frames, and loses its class."""
 
-    error: StreamHouseError | None = None
+    error: Exception | None = None
 
 
 def batch_by_batch(frame: DataFrame, plan: BatchPlan, failure: LastFailure) -> DataStreamWriter:
@@ -48,6 +49,11 @@ def batch_by_batch(frame: DataFrame, plan: BatchPlan, failure: LastFailure) -> D
     if hasattr(frame, "_jdf"):  # else it is pickled and runs in a Connect server, where nobody sees what is noted here
         write = _noting(write, failure)
     return frame.writeStream.foreachBatch(write).option("checkpointLocation", plan.checkpoint)
+
+
+def compute_only(rows: DataFrame) -> None:
+    """What a batch that is skipped still owes: Spark keeps the state of a query only where its rows were computed."""
+    rows.write.format("noop").mode("overwrite").save()
 
 
 def write_batch(payload: bytes, rows: DataFrame, batch_id: int) -> None:
@@ -62,7 +68,7 @@ def _noting(write: Callable[..., Any], failure: LastFailure) -> Callable[..., No
     def noted(rows: DataFrame, batch_id: int) -> None:
         try:
             write(rows, batch_id)
-        except StreamHouseError as error:
+        except Exception as error:  # told by the runner, in one line
             failure.error = error
             raise
 

@@ -1,0 +1,114 @@
+"""The commands as people use them, with a runner in its own process: applied, run, killed with -9, run again, right."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pipeline_ground import PER_MINUTE, SCHEMA, make_topics, per_minute, rows_per_minute, write_orders
+from runner_ground import RunnerProcess, batches_done, wait_until
+
+from streamhouse.testing.plugin import RunningStreamHouse
+
+COUNT = 1_400
+
+
+def definitions(dsn: str) -> str:
+    return f"""\
+pipelines:
+  - name: per-minute
+    sources:
+      orders:
+        schema: "{SCHEMA}"
+        watermark: {{column: at, delay: 10 minutes}}
+        options: {{maxOffsetsPerTrigger: 200}}
+    sql: |
+      {PER_MINUTE}
+    output_mode: update
+    target:
+      postgres: {{url: "{dsn}", table: per_minute, key: [minute, product]}}
+"""
+
+
+class Shop:
+    def __init__(self, running: RunningStreamHouse, directory: Path, dsn: str) -> None:
+        self.data_dir = str(running.api.settings.data_dir)
+        self.dsn = dsn
+        self.directory = directory
+        self.file = directory / "pipelines.yaml"
+        self.file.write_text(definitions(dsn))
+        make_topics(running, orders=2)
+        write_orders(running, 0, COUNT)
+
+    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "streamhouse", *words, "--data-dir", self.data_dir],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def runner(self, *more: str) -> RunnerProcess:
+        return RunnerProcess(self.data_dir, self.directory / "runner.log", *more)
+
+
+@pytest.fixture
+def shop(streamhouse: RunningStreamHouse, tmp_path: Path, postgres_database: str) -> Shop:
+    return Shop(streamhouse, tmp_path, postgres_database)
+
+
+def test_r8_an_aggregation_into_postgresql_survives_kill_9_of_its_runner(shop: Shop) -> None:
+    applied = shop.command("apply", "-f", str(shop.file))
+    assert (applied.returncode, applied.stdout.split()[4:7]) == (0, ["per-minute", "created", "running"])
+    runner = shop.runner()
+    wait_until(lambda: batches_done(shop.dsn) >= 2, runner)
+    runner.kill(all_of_it=False)
+    assert rows_per_minute(shop.dsn) != per_minute(range(COUNT))
+    runner = shop.runner()
+    wait_until(lambda: rows_per_minute(shop.dsn) == per_minute(range(COUNT)), runner)
+    shown = json.loads(shop.command("pipeline", "list", "-o", "json").stdout)
+    assert [(each["name"], each["wanted"], each["state"]) for each in shown] == [("per-minute", "running", "running")]
+    shop.command("pipeline", "stop", "per-minute")
+    wait_until(lambda: "stopped" in shop.command("pipeline", "logs", "per-minute").stdout, runner)
+    assert runner.end() == 0
+    assert rows_per_minute(shop.dsn) == per_minute(range(COUNT))
+    said = shop.command("pipeline", "logs", "per-minute").stdout
+    assert "started at the beginning" in said
+    assert "started where its checkpoint stands" in said
+
+
+def test_the_commands_say_what_is_there(shop: Shop) -> None:
+    assert shop.command("apply", "-f", str(shop.file), "--dry-run").stdout.split()[4:6] == ["per-minute", "created"]
+    assert json.loads(shop.command("pipeline", "list", "-o", "json").stdout) == []
+    shop.command("apply", "-f", str(shop.file))
+    again = json.loads(shop.command("apply", "-f", str(shop.file), "-o", "json").stdout)
+    assert again == [{"name": "per-minute", "action": "unchanged", "wanted": "running", "changes": []}]
+    shop.file.write_text(shop.file.read_text().replace("output_mode", "output_mod"))
+    broken = shop.command("apply", "-f", str(shop.file))
+    assert (broken.returncode, broken.stdout) == (2, "")
+    assert "pipelines.yaml:10: pipeline per-minute: output_mod: there is no 'output_mod' here" in broken.stderr
+
+    described = json.loads(shop.command("pipeline", "describe", "per-minute", "-o", "json").stdout)
+    assert (described["state"], described["generation"]) == ("waiting", 0)
+    assert described["definition"]["output_mode"] == "update"
+    refused = shop.command("pipeline", "delete", "per-minute")
+    assert (refused.returncode, "stop it first" in refused.stderr) == (2, True)
+    missing = shop.command("pipeline", "start", "per-minut")
+    assert (missing.returncode, "did you mean per-minute?" in missing.stderr) == (3, True)
+    assert "no runner is there" in shop.command("pipeline", "start", "per-minute", "--reset").stderr
+    described = json.loads(shop.command("pipeline", "describe", "per-minute", "-o", "json").stdout)
+    assert described["generation"] == 1
+    assert shop.command("pipeline", "stop", "per-minute").returncode == 0
+    assert shop.command("pipeline", "delete", "per-minute").returncode == 0
+    created = shop.command(
+        "pipeline", "create", "copy", "--from", "o=orders", "--schema", "id BIGINT", "--sql", "SELECT id FROM o",
+        "--to-postgres", "postgresql://me:secret@db/x", "--table", "ids",
+    )  # fmt: skip
+    assert created.returncode == 0, created.stderr
+    assert "secret" not in shop.command("pipeline", "describe", "copy").stdout
+    wrong = shop.command("pipeline", "create", "c", "--from", "a", "--sql", "SELECT 1")
+    assert (wrong.returncode, "give one target" in wrong.stderr) == (2, True)
