@@ -10,7 +10,7 @@ ARGS ?=
 BENCH ?=
 SEEDS ?= 2000
 
-.PHONY: help setup setup-services run demo test test-kill test-spark fuzz sim check format bench bench-kafka docs services-up services-down lock clean
+.PHONY: help setup setup-services run demo test test-clients test-kill test-spark fuzz sim check format bench bench-kafka docs services-up services-down lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -29,6 +29,10 @@ demo: setup ## three agents, a death and a departure, told step by step (ARGS=�
 
 test: setup-services ## every test, on a real PostgreSQL and a real S3 server (ARGS=…, S3=minio)
 	@$(VENV)/python -m pytest $(ARGS)
+
+test-clients: ## every Kafka client × feature, on StreamHouse and on Apache Kafka; writes the page of clients (ARGS=…)
+	@scripts/setup --clients
+	@$(VENV)/python tests/clients/matrix.py --check $(ARGS)
 
 test-kill: setup-services ## kill -9 a hundred times each, single nodes and fleets, at any point of the write path and under Kafka clients (KILLS=…)
 	@KILLS=$${KILLS:-100} $(VENV)/python -m pytest tests/e2e/test_e2e_kill.py tests/e2e/test_e2e_kafka_kill.py $(ARGS)
