@@ -9,7 +9,7 @@ from entry_samples import entry, log
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamhouse.core.errors import MetadataError
+from streamhouse.core.errors import LimitExceeded, MetadataError
 from streamhouse.core.limits import MIB
 from streamhouse.spark.plan import (
     SPLITS_PER_CORE,
@@ -136,6 +136,10 @@ class TestRefused:
         longer = ReadRange(topic="orders", key=full.key, from_offset=0, to_offset=11, entries=full.entries)
         with pytest.raises(MetadataError, match="nothing at offset 10"):
             plan_splits([longer], rules())
+
+    def test_more_tasks_than_spark_can_bear_are_refused(self) -> None:
+        with pytest.raises(LimitExceeded, match="raise maxRecordsPerPartition"):
+            plan_splits([log(0, [(1_000_000, MIB)])], rules(max_records=1))
 
     def test_nothing_to_read_is_no_split(self) -> None:
         assert plan_splits([], rules()) == []

@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
 
-from streamhouse.core.errors import MetadataError
+from streamhouse.core.errors import LimitExceeded, MetadataError
 from streamhouse.core.ids import PartitionKey
-from streamhouse.core.limits import MIB
+from streamhouse.core.limits import MAX_SPLITS, MIB
 from streamhouse.metadata.contract import SEGMENT_V1, Entry
 
 SPLITS_PER_CORE: Final = 4
@@ -80,7 +80,7 @@ class _Piece:
 
 
 def plan_splits(ranges: Sequence[ReadRange], rules: SplitRules) -> list[Split]:
-    """Raises MetadataError when a range's entries do not cover it: fewer rows would be no answer."""
+    """Raises MetadataError when a range's entries do not cover it: fewer rows would be no answer. Raises LimitExceeded."""
     wanted = [each for each in ranges if each.to_offset > each.from_offset]
     pieces = list(_line(wanted))
     if not pieces:
@@ -88,6 +88,10 @@ def plan_splits(ranges: Sequence[ReadRange], rules: SplitRules) -> list[Split]:
     total = pieces[-1].start + pieces[-1].weight
     offsets = sum(each.to_offset - each.from_offset for each in wanted)
     count = _split_count(total, offsets, rules)
+    if count > MAX_SPLITS:
+        raise LimitExceeded(
+            f"{offsets} records would make {count} tasks, more than {MAX_SPLITS}", hint="raise maxRecordsPerPartition"
+        )
     finely = rules.min_splits is not None or rules.max_records is not None
     bins: list[list[_Piece]] = [[] for _ in range(count)]
     for piece in pieces:
