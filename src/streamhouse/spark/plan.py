@@ -80,7 +80,7 @@ class _Piece:
 
 
 def plan_splits(ranges: Sequence[ReadRange], rules: SplitRules) -> list[Split]:
-    """Raises MetadataError when a range's entries do not cover it: fewer rows would be no answer. Raises LimitExceeded."""
+    """Raises MetadataError when entries do not cover their range (fewer rows would be no answer), LimitExceeded."""
     wanted = [each for each in ranges if each.to_offset > each.from_offset]
     pieces = list(_line(wanted))
     if not pieces:
