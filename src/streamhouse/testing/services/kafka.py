@@ -72,6 +72,7 @@ class KafkaService(Service):
         self.port = node.port
         self.bootstrap = f"{LOOPBACK}:{node.port}"
         self.proxied_port = node.proxied_port
+        self._launch = launch
         self._broker_count = len(plan.nodes)
         configuration = home / "server.properties"
         configuration.write_text("".join(f"{name}={value}\n" for name, value in _properties(plan, node, home).items()))
@@ -100,9 +101,16 @@ class KafkaService(Service):
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.process.pid, signal.SIGKILL)
 
+    def restart(self) -> None:
+        """kill -9, if it still runs, and start again on the same ports and data."""
+        self.kill()
+        self.process.stop(keep=True)
+        self.process = self._launch(self._command)
+        self.wait()
+
     def _ready(self) -> bool:
         with contextlib.suppress(OSError, struct.error):
-            return _brokers_known_at(self.port) >= self._broker_count
+            return brokers_known_at(self.port) >= self._broker_count
         return False
 
 
@@ -238,7 +246,7 @@ def _format(jars: KafkaJars, cluster_id: str, configuration: Path) -> None:
         raise ServiceFailed(f"Kafka's storage was not formatted: {ran.stderr.strip()[-800:] or ran.stdout[-800:]}")
 
 
-def _brokers_known_at(port: int) -> int:
+def brokers_known_at(port: int) -> int:
     """A Metadata request (v1, no topics): an open port alone does not say that requests are served."""
     header = struct.pack(">hhihs", 3, 1, 1, 1, b"p")
     request = header + struct.pack(">i", 0)
