@@ -19,7 +19,7 @@ from streamhouse.spark import sink
 from streamhouse.spark.address import StoreAddress, resolve_address
 from streamhouse.spark.pipelines.by_value import by_value
 from streamhouse.spark.pipelines.progress import Batch, Progress, Verdict, decide
-from streamhouse.spark.pipelines.writing import BatchPlan, LastFailure, batch_by_batch
+from streamhouse.spark.pipelines.writing import BatchPlan, LastFailure, batch_by_batch, compute_only
 from streamhouse.spark.tables.columns import check_types, ddl_of, name_fault, plain_schema
 from streamhouse.spark.tables.files import PartitionBy
 from streamhouse.spark.tables.opening import open_table
@@ -57,6 +57,7 @@ class TableWriter:
         store = open_table(self.storage, self.address)
         standing = store.look()
         if decide(standing.progress, batch) is Verdict.SKIP:
+            compute_only(rows)
             return
         dead_letters = self._dead_letters(batch)
         plan = TaskPlan(

@@ -1,0 +1,189 @@
+"""`streamhouse table`: topics as Parquet, Iceberg and Delta tables: define them, look at them, keep them up to date."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streamhouse.cli.commands import table_run
+from streamhouse.cli.manners import note, progress
+from streamhouse.cli.output import Output, OutputOption, show_json, show_table
+from streamhouse.cli.setting_flags import ChosenSettings, takes_settings
+from streamhouse.core.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from streamhouse.spark.tables.catalog import StoredTable
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The table's name.")]
+Names = Annotated[list[str], typer.Argument(metavar="NAME…", help="Names of tables.")]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Topics as Parquet, Iceberg and Delta tables.", no_args_is_help=True)
+    group.command("create")(takes_settings(create))
+    group.command("list")(takes_settings(list_))
+    group.command("describe")(takes_settings(describe))
+    group.command("start")(takes_settings(start))
+    group.command("stop")(takes_settings(stop))
+    group.command("delete")(takes_settings(delete))
+    group.command("compact")(takes_settings(compact))
+    group.command("run")(takes_settings(table_run.run))
+    app.add_typer(group, name="table")
+
+
+def create(
+    chosen: ChosenSettings,
+    topic: Annotated[str, typer.Option("--topic", help="The topic whose records become rows.")],
+    format: Annotated[str, typer.Option("--format", help="parquet, iceberg or delta.")],
+    name: Annotated[str | None, typer.Option("--name", help="The table's name; the topic's if not given.")] = None,
+    path: Annotated[
+        str | None,
+        typer.Option("--path", metavar="PATH", help="A directory or s3://…; DATA_DIR/tables/NAME if not given."),
+    ] = None,
+    schema: Annotated[
+        str,
+        typer.Option(
+            "--schema", metavar="SCHEMA", help="json (inferred), 'ddl:id BIGINT, …', avro:FILE or avro-confluent:FILE."
+        ),
+    ] = "json",
+    partition_by: Annotated[
+        str, typer.Option("--partition-by", help="none, day or hour of the record's time.")
+    ] = "none",
+    dead_letters: Annotated[
+        str | None,
+        typer.Option(
+            "--dead-letters", metavar="TOPIC", help="For records that cannot become rows; '' stops the table at one."
+        ),
+    ] = None,
+    trigger: Annotated[str, typer.Option("--trigger", metavar="TIME", help="Time between commits.")] = "10s",
+    catalog: Annotated[
+        str, typer.Option("--catalog", metavar="URL", help="Iceberg's SQL catalog; beside the metadata if not given.")
+    ] = "",
+    start_it: Annotated[bool, typer.Option("--start/--no-start", help="Let it be filled at once.")] = True,
+) -> None:
+    """Define a table. A runner (`table run`) fills it from offset 0, then keeps it up to date."""
+    from streamhouse.core.units import parse_duration
+    from streamhouse.metadata.contract import WantedState
+
+    service = table_run.open_tables(chosen)
+    from streamhouse.spark.tables.service import storage_of
+    from streamhouse.spark.tables.spec import TableSpec, parse_values
+
+    chosen_name = name or topic
+    location = path or str(Path(chosen.load().settings.data_dir).absolute() / "tables" / chosen_name)
+    spec = TableSpec(
+        name=chosen_name,
+        topic=topic,
+        storage=storage_of(format, location, partition_by, catalog),
+        values=parse_values(schema, _read_file),
+        dead_letters=f"{topic}.dead-letters" if dead_letters is None else dead_letters,
+        trigger_ms=parse_duration(trigger),
+    )
+    service.create(spec, WantedState.RUNNING if start_it else WantedState.STOPPED)
+    note(f"created {chosen_name} in {spec.storage.location}; `streamhouse table run` fills it")
+
+
+def list_(chosen: ChosenSettings, output: OutputOption = Output.TABLE) -> None:
+    """List all tables: what is wanted of each, and what its runner says."""
+    rows = [_summary(stored) for stored in table_run.open_tables(chosen).list()]
+    if output is Output.JSON:
+        show_json(rows)
+    else:
+        columns = ["name", "topic", "format", "wanted", "state", "location"]
+        show_table(columns, [[str(row[column]) for column in columns] for row in rows])
+
+
+def describe(chosen: ChosenSettings, name: Name, output: OutputOption = Output.TABLE) -> None:
+    """Show a table's definition, columns, size and how far it has come."""
+    service = table_run.open_tables(chosen)
+    document = {**_summary(service.get(name)), **service.facts(name)}
+    if output is Output.JSON:
+        show_json(document)
+    else:
+        show_table(["what", "value"], [[what, str(value)] for what, value in document.items()])
+
+
+def start(
+    chosen: ChosenSettings,
+    names: Names,
+    reset: Annotated[bool, typer.Option("--reset", help="Empty the table and fill it anew from offset 0.")] = False,
+) -> None:
+    """Let tables be filled; a runner picks them up within a second."""
+    from streamhouse.metadata.contract import WantedState
+
+    service = table_run.open_tables(chosen)
+    for name in names:
+        service.want(name, WantedState.RUNNING, reset=reset)
+        note(f"{name} is to run" + (", from the beginning" if reset else ""))
+
+
+def stop(chosen: ChosenSettings, names: Names) -> None:
+    """Stop tables; they go on from there when started again."""
+    from streamhouse.metadata.contract import WantedState
+
+    service = table_run.open_tables(chosen)
+    for name in names:
+        service.want(name, WantedState.STOPPED)
+        note(f"{name} is to stop")
+
+
+def delete(
+    chosen: ChosenSettings,
+    names: Names,
+    data: Annotated[bool, typer.Option("--data", help="Its rows too; else they stay where they are.")] = False,
+) -> None:
+    """Delete stopped tables."""
+    service = table_run.open_tables(chosen)
+    for name in names:
+        service.delete(name, data=data)
+        note(f"deleted {name}" + (" and its rows" if data else "; its rows are still there"))
+
+
+def compact(
+    chosen: ChosenSettings,
+    names: Names,
+    target_size: Annotated[str, typer.Option("--target-size", metavar="SIZE", help="Of a file.")] = "128MiB",
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Put small files together; may run beside the table's runner."""
+    from streamhouse.core.units import parse_size
+
+    service, rows = table_run.open_tables(chosen), list[dict[str, Any]]()
+    for name in names:
+        with progress(f"compacting {name}"):
+            done = service.compact(name, target_bytes=parse_size(target_size))
+        rows.append({"name": name, "files_before": done.files_before, "files_after": done.files_after})
+    if output is Output.JSON:
+        show_json(rows)
+    else:
+        show_table(list(rows[0]), [[str(value) for value in row.values()] for row in rows])
+
+
+def _summary(stored: StoredTable) -> dict[str, Any]:
+    import json
+
+    try:
+        report = json.loads(stored.report) if stored.report else {}
+    except ValueError:
+        report = {}
+    spec = stored.spec
+    return {
+        "name": stored.name,
+        "topic": spec.topic,
+        "format": spec.storage.format.value,
+        "partition_by": spec.storage.partition_by.value,
+        "dead_letters": spec.dead_letters,
+        "wanted": stored.wanted.value,
+        "state": report.get("state", "-"),
+        "error": report.get("error", ""),
+        "location": spec.storage.location,
+    }
+
+
+def _read_file(name: str) -> str:
+    try:
+        return Path(name).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidSetting(f"cannot read {name}: {error}") from error
