@@ -17,7 +17,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-import streamhouse
 from streamhouse.core.errors import ConfigError
 from streamhouse.spark.shim import ARCHIVE_DIRECTORY
 
@@ -35,7 +34,7 @@ def archive_name() -> str:
         digest.update(f"{name}|{stamp.st_size}|{stamp.st_mtime_ns}\n".encode())
     python = f"py{sys.version_info.major}{sys.version_info.minor}"
     where = f"{sys.platform}-{platform.machine()}"
-    return f"streamhouse-{streamhouse.__version__}-{python}-{where}-{digest.hexdigest()[:12]}.tar.gz"
+    return f"streamhouse-{metadata.version('streamhouse')}-{python}-{where}-{digest.hexdigest()[:12]}.tar.gz"
 
 
 def pack(target: Path) -> Path:
@@ -67,7 +66,7 @@ def spark_archive(archive: Path) -> str:
 
 def _members() -> Iterator[tuple[str, Path]]:
     """Name in the archive's lib, and file, in a fixed order."""
-    package = Path(streamhouse.__file__).parent
+    package = Path(__file__).resolve().parents[1]
     for path in sorted(package.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts and path.suffix not in (".c", ".pyx", ".pxi"):
             yield f"streamhouse/{path.relative_to(package).as_posix()}", path
