@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pipeline_ground import Pipeline, defined, make_topics
 from pyspark.sql import SparkSession
+from runner_ground import Shop
 from sink_ground import options_of
 
 from streamhouse.spark.pipelines.place import Place
@@ -24,3 +25,11 @@ def make(spark: SparkSession, streamhouse: RunningStreamHouse, tmp_path: Path) -
         return Pipeline(spark=spark, place=place, stored=defined(**document))
 
     return made
+
+
+@pytest.fixture
+def shop(streamhouse: RunningStreamHouse, tmp_path: Path, postgres_database: str) -> Iterator[Shop]:
+    """Orders, and a file with a pipeline over them; whatever runner is left ends with the test."""
+    opened = Shop(streamhouse, tmp_path, postgres_database)
+    yield opened
+    opened.close()

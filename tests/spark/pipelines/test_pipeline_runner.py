@@ -3,62 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
-import pytest
-from pipeline_ground import PER_MINUTE, SCHEMA, make_topics, per_minute, rows_per_minute, write_orders
-from runner_ground import RunnerProcess, batches_done, wait_until
-
-from streamhouse.testing.plugin import RunningStreamHouse
-
-COUNT = 1_400
-
-
-def definitions(dsn: str) -> str:
-    return f"""\
-pipelines:
-  - name: per-minute
-    sources:
-      orders:
-        schema: "{SCHEMA}"
-        watermark: {{column: at, delay: 10 minutes}}
-        options: {{maxOffsetsPerTrigger: 200}}
-    sql: |
-      {PER_MINUTE}
-    output_mode: update
-    target:
-      postgres: {{url: "{dsn}", table: per_minute, key: [minute, product]}}
-"""
-
-
-class Shop:
-    def __init__(self, running: RunningStreamHouse, directory: Path, dsn: str) -> None:
-        self.data_dir = str(running.api.settings.data_dir)
-        self.dsn = dsn
-        self.directory = directory
-        self.file = directory / "pipelines.yaml"
-        self.file.write_text(definitions(dsn))
-        make_topics(running, orders=2)
-        write_orders(running, 0, COUNT)
-
-    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "streamhouse", *words, "--data-dir", self.data_dir],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-
-    def runner(self, *more: str) -> RunnerProcess:
-        return RunnerProcess(self.data_dir, self.directory / "runner.log", *more)
-
-
-@pytest.fixture
-def shop(streamhouse: RunningStreamHouse, tmp_path: Path, postgres_database: str) -> Shop:
-    return Shop(streamhouse, tmp_path, postgres_database)
+from pipeline_ground import per_minute, rows_per_minute
+from runner_ground import COUNT, Shop, batches_done, wait_until
 
 
 def test_r8_an_aggregation_into_postgresql_survives_kill_9_of_its_runner(shop: Shop) -> None:

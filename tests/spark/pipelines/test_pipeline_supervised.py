@@ -227,13 +227,19 @@ class Ran:
             clock=SystemClock(),
             randomness=SystemRandomness(),
             show=self._show,
+            healthy=lambda: not self.spark_is_gone,
         )
-        self.thread = threading.Thread(target=runner.run, args=(self.stopping,), daemon=True)
+        self.spark_is_gone = False
+        self.went_well: bool | None = None
+        self.thread = threading.Thread(target=self._run, args=(runner,), daemon=True)
         self.thread.start()
 
     def _start(self, stored: StoredPipeline) -> FakeQuery:
         self.queries[stored.name] = query = FakeQuery()
         return query
+
+    def _run(self, runner: Runner) -> None:
+        self.went_well = runner.run(self.stopping)
 
     def _show(self, shown: list[Shown]) -> None:
         with self.changed:
@@ -279,6 +285,24 @@ def test_a_runner_runs_what_is_wanted_and_only_one_runner_does(pipelines: Pipeli
         pipelines.get("two")
     assert not pipelines.has_runner()
     assert connect(pipelines.place.address) is pipelines.connection
+
+
+def test_a_runner_whose_spark_has_died_says_so_and_lets_go_at_once(pipelines: Pipelines) -> None:
+    pipelines.create(spec(name="one"), WantedState.RUNNING)
+    first = Ran(pipelines, pipelines.connection, "first")
+    first.wait(lambda states: states == {"one": State.RUNNING})
+    first.spark_is_gone = True
+
+    def gone() -> None:
+        raise ConnectionRefusedError("no JVM")
+
+    first.queries["one"].latest = gone  # type: ignore[method-assign,assignment]
+    first.thread.join(60)
+    assert first.went_well is False
+    second = Ran(pipelines, pipelines.connection, "second")
+    second.wait(lambda states: states == {"one": State.RUNNING})
+    second.stop()
+    assert second.went_well is True
 
 
 def test_applying_a_file_twice_changes_nothing_the_second_time(pipelines: Pipelines) -> None:

@@ -7,6 +7,7 @@ belong to one, so that a reset needs to delete nothing for the next run to begin
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,7 +20,11 @@ from streamhouse.metadata.contract import Definition, MetadataStore, WantedState
 from streamhouse.spark.pipelines.parsing import load_pipeline
 from streamhouse.spark.pipelines.spec import PipelineSpec
 
+LOG: Final = logging.getLogger("streamhouse.pipelines")
+
 KIND: Final = "pipeline"
+PROGRESS_KIND: Final = "pipeline-progress"
+"""Documents that target_topic.py keeps, one for each pipeline that writes to a topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +70,14 @@ class Catalog:
         return None if found is None else _stored(found)
 
     async def list(self) -> list[StoredPipeline]:
-        return [_stored(found) for found in await self._metadata.list_definitions(KIND)]
+        """All that can be read: one that a newer version has written must not hold up the others."""
+        found: list[StoredPipeline] = []
+        for definition in await self._metadata.list_definitions(KIND):
+            try:
+                found.append(_stored(definition))
+            except CorruptDocument as error:
+                LOG.warning("%s", error)
+        return found
 
     async def replace(
         self, stored: StoredPipeline, spec: PipelineSpec, *, wanted: WantedState | None = None, reset: bool = False
@@ -101,7 +113,9 @@ class Catalog:
             raise InvalidSetting(
                 f"the pipeline {name} is to run", hint=f"stop it first: `streamhouse pipeline stop {name}`"
             )
-        await self._metadata.delete_definition(KIND, name, definition_id=stored.definition_id)
+        own = stored.definition_id
+        await self._metadata.delete_definition(PROGRESS_KIND, own.hex, definition_id=own)
+        await self._metadata.delete_definition(KIND, name, definition_id=own)
 
 
 def _document(spec: PipelineSpec, generation: int) -> str:

@@ -93,7 +93,11 @@ class Runner:
                 except StreamHouseError as error:  # the metadata store is away: what runs goes on
                     LOG.warning("%s", error)
                     busy = True
+                except Exception:  # whatever Spark's client raises when Spark is gone
+                    if self._healthy():
+                        raise
                 if not self._healthy():
+                    self._let_go()
                     return False
                 self._show([Shown(name=name, report=each.report) for name, each in sorted(self._pipelines.items())])
                 if until_idle and not busy:
@@ -109,7 +113,8 @@ class Runner:
         self._claim(RUNNERS + self._id)
         self._beside(everything)
         found = {each.name: each for each in everything if self._is_mine(each)}
-        busy = False
+        others = [] if self._only else [each for each in everything if each.name not in found]
+        busy = any(each.wanted is WantedState.RUNNING for each in others)
         for name in sorted({*found, *self._pipelines}):
             stored = found.get(name)
             known = self._pipelines.get(name)
@@ -185,6 +190,13 @@ class Runner:
         name = claim_name(known.stored)
         if self._claims.pop(name, None) is not None:
             self._connection.run(self._release_claim(name))
+
+    def _let_go(self) -> None:
+        """Spark is gone, and every query with it. Whoever comes next need not wait for the claims to expire."""
+        for known in self._pipelines.values():
+            with suppress(StreamHouseError):
+                self._release(known)
+        self._pipelines.clear()
 
     def _end(self) -> None:
         """Stop what runs, within a bound: whatever is left behind is resumed by the next runner."""

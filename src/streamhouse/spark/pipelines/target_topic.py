@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from pyspark.sql.types import StructType
@@ -24,6 +24,7 @@ from streamhouse.core.errors import BatchRegressed, CorruptDocument, DefinitionC
 from streamhouse.metadata.contract import MetadataStore, WantedState
 from streamhouse.spark.address import StoreAddress, resolve_address
 from streamhouse.spark.connection import connect
+from streamhouse.spark.pipelines.catalog import PROGRESS_KIND
 from streamhouse.spark.pipelines.progress import Batch, Progress, Verdict, decide, read_progress
 from streamhouse.spark.pipelines.spec import TopicTarget
 from streamhouse.spark.pipelines.writing import BatchPlan, LastFailure, batch_by_batch, compute_only
@@ -33,8 +34,6 @@ from streamhouse.spark.sink_schema import check_schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-KIND: Final = "pipeline-progress"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +113,7 @@ class Ledger:
         self._version = 0
 
     async def load(self) -> None:
-        found = await self._metadata.get_definition(KIND, self._definition_id.hex)
+        found = await self._metadata.get_definition(PROGRESS_KIND, self._definition_id.hex)
         if found is not None:
             self._found, self._version = read_plan(found.document), found.version
 
@@ -148,7 +147,7 @@ class Ledger:
         try:
             if self._found is None:
                 saved = await self._metadata.create_definition(
-                    KIND,
+                    PROGRESS_KIND,
                     name,
                     definition_id=self._definition_id,
                     document=plan.to_json(),
@@ -156,7 +155,7 @@ class Ledger:
                 )
             else:
                 saved = await self._metadata.update_definition(
-                    KIND, name, expected_version=self._version, document=plan.to_json()
+                    PROGRESS_KIND, name, expected_version=self._version, document=plan.to_json()
                 )
         except DefinitionChanged as error:
             raise BatchRegressed("another runner writes for this pipeline", hint="run it in one place") from error
@@ -222,6 +221,6 @@ class TopicPipelineTarget:
 
         async def forget() -> None:
             metadata = await connect(self._address).metadata()
-            await metadata.delete_definition(KIND, self._definition_id.hex, definition_id=self._definition_id)
+            await metadata.delete_definition(PROGRESS_KIND, self._definition_id.hex, definition_id=self._definition_id)
 
         connect(self._address).run(forget())

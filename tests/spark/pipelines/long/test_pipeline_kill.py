@@ -1,30 +1,24 @@
-"""kill -9 of a pipeline's runner, again and again, at any time: PostgreSQL ends with exactly the right rows.
+"""kill -9 of a pipeline's runner, or of its Spark, again and again, at any time: PostgreSQL has exactly the right rows.
 
 SPARK_KILLS says how often.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import time
-from pathlib import Path
 
 import pytest
 from pipeline_ground import per_minute, rows_per_minute
-from runner_ground import batches_done, wait_until
-from test_pipeline_runner import COUNT, Shop
-
-from streamhouse.testing.plugin import RunningStreamHouse
+from runner_ground import COUNT, Shop, batches_done, wait_until
 
 KILLS = int(os.environ.get("SPARK_KILLS", "1"))
 
 
-@pytest.mark.timeout(240 + 60 * KILLS)
-def test_r8_the_rows_are_right_after_many_kills(
-    streamhouse: RunningStreamHouse, tmp_path: Path, postgres_database: str
-) -> None:
-    shop = Shop(streamhouse, tmp_path, postgres_database)
+@pytest.mark.timeout(300 + 60 * KILLS)
+def test_r8_the_rows_are_right_after_many_kills(shop: Shop) -> None:
     assert shop.command("apply", "-f", str(shop.file)).returncode == 0
     dice = random.Random(6)
     for number in range(KILLS):
@@ -39,3 +33,25 @@ def test_r8_the_rows_are_right_after_many_kills(
     wait_until(lambda: rows_per_minute(shop.dsn) == per_minute(range(COUNT)), runner)
     assert runner.end() == 0
     assert rows_per_minute(shop.dsn) == per_minute(range(COUNT))
+
+
+def test_r8_a_runner_outlives_its_spark(shop: Shop) -> None:
+    assert shop.command("apply", "-f", str(shop.file)).returncode == 0
+    runner = shop.runner()
+    wait_until(lambda: batches_done(shop.dsn) >= 1, runner)
+    runner.kill_spark()
+    wait_until(lambda: rows_per_minute(shop.dsn) == per_minute(range(COUNT)), runner)
+    assert "Spark has died; starting it anew" in runner.log.read_text()
+    assert runner.end() == 0
+
+
+def test_an_isolated_pipeline_has_an_application_of_its_own(shop: Shop) -> None:
+    shop.file.write_text(shop.file.read_text() + "    isolated: true\n    trigger: available-now\n")
+    assert shop.command("apply", "-f", str(shop.file)).returncode == 0
+    runner = shop.runner("--until-idle")
+    assert runner.process.wait(250) == 0
+    assert rows_per_minute(shop.dsn) == per_minute(range(COUNT))
+    (shown,) = json.loads(shop.command("pipeline", "list", "-o", "json").stdout)
+    assert (shown["wanted"], shown["state"]) == ("stopped", "finished")
+    described = json.loads(shop.command("pipeline", "describe", "per-minute", "-o", "json").stdout)
+    assert f"/{runner.process.pid}/" not in described["runner"]
