@@ -1,0 +1,89 @@
+"""`streamhouse table run`, killed with -9 while records come in: the table ends equal to its topic."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from table_ground import FORMATS
+from table_spark_ground import SparkGround
+
+from streamhouse.spark.tables.service import TableService
+from streamhouse.spark.tables.spec import TableFormat
+from streamhouse.testing.plugin import RunningStreamHouse
+
+KILLS = 3
+PATIENCE_S = 120
+
+
+class Commands:
+    def __init__(self, ground: SparkGround) -> None:
+        self.ground = ground
+        self._flags = ["--data-dir", str(ground.running.api.settings.data_dir)]
+
+    def _command(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "streamhouse", "table", *words, *self._flags]
+
+    def run(self, *words: str) -> str:
+        done = subprocess.run(self._command(*words), capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def start_runner(self) -> subprocess.Popen[bytes]:
+        """In a group of its own, so that its JVM and its workers die with it."""
+        return subprocess.Popen(
+            self._command("run", "--master", "local[2]", "--fast-start"),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def rows(self) -> int:
+        return int(json.loads(self.run("describe", "orders", "--output", "json"))["rows"])
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", FORMATS)
+def test_p5_a_table_equals_its_topic_after_its_runner_was_killed_three_times(
+    spark: SparkSession, streamhouse: RunningStreamHouse, tmp_path: Path, kind: TableFormat
+) -> None:
+    ground = SparkGround(spark, streamhouse, tmp_path)
+    commands = Commands(ground)
+    location = str(tmp_path / "lake")
+    commands.run(
+        *("create", "--topic", "orders", "--format", kind.value, "--path", location, "--partition-by", "day"),
+        *("--trigger", "1s", "--dead-letters", "dead"),
+    )
+    (listed,) = json.loads(commands.run("list", "--output", "json"))
+    assert (listed["name"], listed["wanted"], listed["location"]) == ("orders", "running", location)
+    for _ in range(KILLS):
+        before = commands.rows()
+        runner = commands.start_runner()
+        try:
+            deadline = time.monotonic() + PATIENCE_S
+            while commands.rows() == before:
+                assert time.monotonic() < deadline, "the runner commits nothing"
+                assert runner.poll() is None, "the runner has ended"
+                ground.produce_json(0, 200)
+                ground.produce_json(1, 20)
+            ground.produce_json(0, 500)
+        finally:
+            os.killpg(runner.pid, signal.SIGKILL)
+            runner.wait()
+    # The claim of the last one has to expire before anybody else may run the table.
+    time.sleep(16)
+    commands.run("run", "--once", "--master", "local[2]", "--fast-start")
+    service = TableService(ground.place)
+    ground.check_equal(service.get("orders"))
+    commands.run("compact", "orders")
+    ground.check_equal(service.get("orders"))
+    commands.run("stop", "orders")
+    commands.run("delete", "orders", "--data")
+    assert json.loads(commands.run("list", "--output", "json")) == []
