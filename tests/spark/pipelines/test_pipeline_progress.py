@@ -60,6 +60,12 @@ def test_r8_the_batch_that_was_written_last_is_skipped() -> None:
     assert decide(STORED, batch(7, at(100, 5), at(120, 5))) is Verdict.SKIP
 
 
+def test_r8_another_batch_of_the_last_ones_number_is_refused() -> None:
+    """A restored checkpoint makes one: the same query and number, over other records."""
+    with pytest.raises(BatchRegressed, match="another batch of that number"):
+        decide(STORED, batch(7, at(100, 5), at(180, 5)))
+
+
 @pytest.mark.parametrize(
     "arriving",
     [

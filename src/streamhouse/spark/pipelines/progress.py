@@ -121,7 +121,10 @@ def decide(stored: Progress | None, batch: Batch) -> Verdict:
             return Verdict.WRITE
         raise _refused(batch, "the target knows nothing of the batches before it")
     if (stored.query_id, stored.batch_id) == (batch.query_id, batch.batch_id):
-        return Verdict.SKIP
+        if matches(stored.position, batch.end):
+            return Verdict.SKIP
+        # A restored checkpoint numbers its batches anew: another one of this number must not be dropped (R8).
+        raise _refused(batch, "the target has another batch of that number")
     is_later = stored.query_id != batch.query_id or batch.batch_id > stored.batch_id
     if is_later and matches(stored.position, batch.start):
         return Verdict.WRITE
