@@ -6,7 +6,7 @@ beyond the table's, and put files and progress in one step that fails if anybody
 
 from __future__ import annotations
 
-import time
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -133,7 +133,7 @@ class TableStore(ABC):
             try:
                 return attempt()
             except LostRace:
-                time.sleep(_PAUSE_S * min(number, 10))
+                threading.Event().wait(_PAUSE_S * min(number, 10))
         raise TableBusy(f"the table {self.location.url} was changed by others {_ATTEMPTS} times in a row")
 
 
