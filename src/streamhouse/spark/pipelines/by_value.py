@@ -1,7 +1,8 @@
 """Functions that Spark carries to other machines and processes, where StreamHouse may be only in an unpacked archive.
 
 A function of a module is pickled as its name, which says nothing over there; one made inside of another is pickled
-whole. So these are tiny, and import what does the work when they are called (see spark/shim.py).
+whole. So these are tiny, and import what does the work when they are called (see spark/shim.py). The process in which a
+Connect server runs ``foreachBatch`` is told of no archive; there StreamHouse must be installed.
 """
 
 from __future__ import annotations
@@ -19,13 +20,19 @@ def by_value(module: str, name: str, payload: bytes) -> Callable[..., Any]:
     def call(*given: Any) -> Any:
         import glob
         import importlib
+        import importlib.util
         import os
         import sys
 
-        if "streamhouse" not in sys.modules:
+        if importlib.util.find_spec("streamhouse") is None:
             from pyspark import SparkFiles
 
-            root = glob.escape(SparkFiles.getRootDirectory())
+            try:
+                root = glob.escape(SparkFiles.getRootDirectory())
+            except AssertionError as error:
+                raise ModuleNotFoundError(
+                    "a Connect server's own Python needs StreamHouse: pip install 'streamhouse[spark]' beside it"
+                ) from error
             places = (root, glob.escape(os.getcwd()), os.path.join(root, "*"), os.path.join(os.path.dirname(root), "*"))
             for place in places:
                 found = glob.glob(os.path.join(place, f"{directory}*", "lib"))
