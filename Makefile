@@ -10,7 +10,7 @@ ARGS ?=
 BENCH ?=
 SEEDS ?= 2000
 
-.PHONY: help setup setup-services run demo test test-clients test-kill test-spark fuzz sim check format bench bench-kafka docs services-up services-down lock clean
+.PHONY: help setup setup-services run demo test test-clients test-kill test-spark fuzz sim check format bench bench-kafka bench-spark docs services-up services-down lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -60,6 +60,10 @@ bench: setup-services ## the benchmarks (BENCH=name for one)
 
 bench-kafka: setup-services ## beside Apache Kafka 4.2, same client, alternating, in one run (ARGS="--rounds 7 --seconds 5")
 	@$(VENV)/python bench/versus/compare.py $(ARGS)
+
+bench-spark: ## Spark: reading beside its own Kafka connector and Parquet, writing, freshness, in one run
+	@scripts/setup --spark
+	@$(VENV)/python bench/spark.py
 
 docs: setup ## write the generated reference anew
 	@$(VENV)/python scripts/gen_docs.py

@@ -28,6 +28,7 @@ _PAGE_ENTRIES: Final = 1_000
 _RANGES_PER_SCAN: Final = 100
 _KEYS_PER_CALL: Final = 5_000
 _TIMES_AT_ONCE: Final = 8
+_MAX_TOLD: Final = 1_000
 
 TimeLookup = Callable[[PartitionKey, int], Awaitable[int | None]]
 """The offset of the first record at or after a time; None when there is none yet."""
@@ -52,16 +53,20 @@ class Snapshot:
         return {each: log.end for each, log in self.logs.items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DataLoss:
     """What to do about records that were asked for and are gone."""
 
-    fails: bool
+    def __init__(self, *, fails: bool) -> None:
+        self._fails = fails
+        self._told: set[str] = set()
 
     def report(self, what: str) -> None:
-        if self.fails:
+        """Raises DataLost, or warns: once of each thing, for a stream that goes on meets it again at every trigger."""
+        if self._fails:
             raise DataLost(f"data may have been lost: {what}")
-        LOG.warning("data may have been lost, reading on (failOnDataLoss is false): %s", what)
+        if what not in self._told and len(self._told) < _MAX_TOLD:
+            self._told.add(what)
+            LOG.warning("data may have been lost, reading on (failOnDataLoss is false): %s", what)
 
 
 async def take_snapshot(metadata: MetadataStore, options: ReadOptions, *, must_exist: bool) -> Snapshot:

@@ -161,8 +161,7 @@ class StreamRead:
     ) -> dict[TopicPartition, int] | None:
         """How far one batch goes; None when there is nothing for it, or too little yet."""
         end = {each: max(offset, start.get(each, 0)) for each, offset in end.items()}
-        has_new = any(each not in start for each in end)
-        if not rows_between(start, end) and not has_new:
+        if not rows_between(start, end):
             return None
         limits = self._options.limits
         if is_unlimited and self._target is None:
