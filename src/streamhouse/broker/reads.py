@@ -207,7 +207,7 @@ def _end_in(history: Sequence[EpochStart], epoch: int, ends: EndOffsets, durabil
 
 def _writers(partition: PartitionLog, times_ms: Mapping[int, int]) -> list[Writer]:
     found = []
-    for producer_id, window in partition.producers():
+    for producer_id, window in partition.producers.windows.items():
         last = window.batches[-1] if window.batches else None
         found.append(
             Writer(

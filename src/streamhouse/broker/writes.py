@@ -31,8 +31,9 @@ from streamhouse.core.errors import (
 )
 from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.core.topic_config import TopicConfig
-from streamhouse.log.leased.log import Append, LeasedLog
+from streamhouse.log.leased.log import LeasedLog
 from streamhouse.log.leased.partition import PartitionLog
+from streamhouse.log.leased.writing import Append
 from streamhouse.log.reader.reader import LogReader
 from streamhouse.metadata.contract import MetadataStore, WriteMode
 from streamhouse.wire.batch import (

@@ -12,10 +12,11 @@ from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.core.randomness import SeededRandomness
 from streamhouse.formats.segment_v1_reader import read_segment
 from streamhouse.formats.shared_blob_v1 import place_slice
-from streamhouse.log.leased.log import Append, LeasedLog
+from streamhouse.log.leased.log import LeasedLog
 from streamhouse.log.leased.options import LeasedOptions
 from streamhouse.log.leased.plan import FlushRules
 from streamhouse.log.leased.recovery import held_by_partition
+from streamhouse.log.leased.writing import Append
 from streamhouse.log.tail import TailCache
 from streamhouse.log.wal.opening import open_wal
 from streamhouse.log.wal.options import WalOptions

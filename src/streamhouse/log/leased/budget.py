@@ -25,7 +25,7 @@ class WriteBudget:
         self.max_bytes = max_bytes
         self.waiting_bytes = 0
         self.held_bytes = 0
-        self._urge = urge
+        self.urge = urge
         self._freed = asyncio.Event()
 
     @property
@@ -35,7 +35,7 @@ class WriteBudget:
     def has_room(self, size_bytes: int) -> bool:
         if self.used_bytes + cost_bytes(size_bytes) <= self.max_bytes:
             return True
-        self._urge()
+        self.urge()
         return False
 
     async def wait_for_room(self, size_bytes: int) -> None:

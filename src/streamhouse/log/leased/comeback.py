@@ -13,7 +13,8 @@ from streamhouse.core.clock import Clock
 from streamhouse.core.ids import PartitionKey
 from streamhouse.log.leased.budget import WriteBudget
 from streamhouse.log.leased.held import HeldFrames
-from streamhouse.log.leased.partition import PartitionLog, Pending, Phase
+from streamhouse.log.leased.partition import PartitionLog, Phase
+from streamhouse.log.leased.pending import Pending
 from streamhouse.log.leased.recovery import HeldFrame, SortedFrames
 from streamhouse.log.leased.resubmission import Resubmission
 from streamhouse.log.tail import TailCache

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from streamhouse.core.clock import Clock
 from streamhouse.core.ids import PartitionKey
 from streamhouse.log.leased.budget import WriteBudget, cost_bytes
-from streamhouse.log.leased.partition import PartitionLog, Pending
+from streamhouse.log.leased.partition import PartitionLog
+from streamhouse.log.leased.pending import Pending
 from streamhouse.log.leased.recovery import HeldFrame, SortedFrames, never_again, sort_frames
 from streamhouse.log.leased.seams import WriteAheadLog
 from streamhouse.metadata.contract import MetadataStore

@@ -1,26 +1,19 @@
 """LeasedLog: every partition this agent leads, one buffer budget, one flush loop, one WAL.
 
-Owns the path of a batch from ``append`` to its acknowledgement. ``append`` never awaits: between looking at a batch and
-giving it its offsets nothing else runs. Knows nothing of clients, and of leases only what a guard tells.
+Owns leaderships, from their opening to their end, and what belongs to all of them; writing.py has the path of a batch.
+Knows nothing of clients, and of leases only what a guard tells.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
 
 from streamhouse.core import topic_config
 from streamhouse.core.clock import Clock
-from streamhouse.core.errors import (
-    BackPressureRejected,
-    InvalidRequest,
-    LimitExceeded,
-    NotLeader,
-)
+from streamhouse.core.errors import NotLeader
 from streamhouse.core.ids import PartitionKey
 from streamhouse.core.randomness import Randomness
 from streamhouse.log.leased.budget import WriteBudget
@@ -31,33 +24,20 @@ from streamhouse.log.leased.flusher import Flusher
 from streamhouse.log.leased.held import HeldFrames
 from streamhouse.log.leased.opening import Openings
 from streamhouse.log.leased.options import LeasedOptions, LeasedStats
-from streamhouse.log.leased.partition import Chunk, PartitionLog, Pending, Phase, lsns_of
+from streamhouse.log.leased.partition import Chunk, PartitionLog, Phase
+from streamhouse.log.leased.pending import lsns_of
 from streamhouse.log.leased.producers import ProducerLoader
 from streamhouse.log.leased.recovery import HeldFrame
 from streamhouse.log.leased.resubmission import Resubmission
 from streamhouse.log.leased.seams import LeaseGuard, WriteAheadLog
+from streamhouse.log.leased.writing import Append, Writing
 from streamhouse.log.tail import TailCache
 from streamhouse.metadata.contract import Durability, Lease, MetadataStore, SliceOutcome, Topic
 from streamhouse.objectstore.contract import ObjectStore
-from streamhouse.wire.batch import CONTROL_BIT, patch, read_header, stamp_log_append_time, validate
 from streamhouse.wire.buffers import BytesLike
 
 _BACKGROUND_PAUSE_S: Final = 0.0005
 _SERVED: Final = frozenset({Phase.OPEN, Phase.ADOPTING, Phase.CLOSING})
-# Looked up once: an enum's member takes longer to find than all else that is done with it for a batch.
-_OPEN: Final = Phase.OPEN
-_DROPPED: Final = Phase.DROPPED
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Append:
-    """Where a batch went. ``done`` is done when it is as durable as its acks ask for, or failed."""
-
-    base_offset: int
-    last_offset: int
-    log_append_time_ms: int
-    duplicate: bool
-    done: asyncio.Future[None]
 
 
 class LeasedLog:
@@ -85,7 +65,6 @@ class LeasedLog:
         self._opened = asyncio.Event()
         self._budget = WriteBudget(options.max_buffer_bytes, urge=self._urge)
         self._urged = False
-        self._unsynced: deque[tuple[PartitionLog, Pending]] = deque()
         self._held = HeldFrames(
             metadata=metadata,
             wal=wal,
@@ -114,6 +93,17 @@ class LeasedLog:
             max_chunk_bytes=options.max_chunk_bytes,
             on_bug=self._flush_broke,
         )
+        self._writing = Writing(
+            wal=wal,
+            wal_is_durable=self._wal_is_durable,
+            tail=tail,
+            clock=clock,
+            budget=self._budget,
+            stats=self.stats,
+            health=self._committer.health,
+            on_grown=self._flusher.grew,
+        )
+        self.append_to = self._writing.append_to
         self._resubmission = Resubmission(committer=self._committer, held=self._held, wal_id=wal.wal_id)
         self._comeback = Comeback(
             held=self._held,
@@ -122,7 +112,7 @@ class LeasedLog:
             tail=tail,
             clock=clock,
             wal_is_durable=self._wal_is_durable,
-            take=self._take,
+            take=self._writing.take,
             flush=self.flush,
         )
         self._closing = Closing(
@@ -130,7 +120,7 @@ class LeasedLog:
             in_trouble=self._committer.in_trouble,
             wal_is_durable=self._wal_is_durable,
         )
-        wal.on_synced(self._on_synced)
+        wal.on_synced(self._writing.synced)
 
     @property
     def health(self) -> FlushHealth:
@@ -239,71 +229,7 @@ class LeasedLog:
         partition = self._partitions.get(key)
         if partition is None:
             raise NotLeader(str(key), current_leader=None)
-        return self.append_to(partition, batch, acks=acks)
-
-    def append_to(self, partition: PartitionLog, batch: BytesLike, *, acks: int) -> Append:
-        """The same for one that the caller has looked up. This is the hottest path there is."""
-        if partition.phase is not _OPEN or not partition.guard.valid():
-            raise partition.not_open()
-        key, epoch, config = partition.key, partition.epoch, partition.config
-        now_ms = self._clock.wall_ms()
-        base_offset = partition.next_offset
-        data = bytearray(batch)
-        size = len(data)
-        # Patched before it is checked, so that its header is read once. Nothing is assigned until ``take``.
-        patch(data, 0, base_offset=base_offset, leader_epoch=epoch)
-        header = validate(data)
-        if header.size != size or header.attributes & CONTROL_BIT:
-            raise InvalidRequest(f"{partition}: one batch at a time, and no control batches")
-        if size > config.max_message_bytes:
-            raise LimitExceeded(
-                f"{partition}: a batch of {size} bytes, max.message.bytes allows {config.max_message_bytes}"
-            )
-        has_producer = header.has_producer
-        if has_producer and (original := partition.judge(header)) is not None:
-            return self._repeat(original.base_offset, original.pending, header.record_count)
-        self._check_room(partition, size)
-        append_time_ms = -1
-        if config.message_timestamp_type == "LogAppendTime":
-            append_time_ms = now_ms
-            stamp_log_append_time(data, 0, timestamp_ms=now_ms)
-            header = read_header(data)
-        try:
-            lsn = self._wal.append(
-                topic_id=key.topic_id,
-                partition=key.partition,
-                epoch=epoch,
-                base_offset=base_offset,
-                timestamp_ms=now_ms,
-                acks=acks,
-                batch=data,
-            )
-        except BackPressureRejected:
-            self._urge()
-            raise
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        last_offset = base_offset + header.last_offset_delta
-        pending = Pending(
-            base_offset=base_offset,
-            next_offset=last_offset + 1,
-            data=data,
-            header=header,
-            lsn=lsn,
-            acks=acks,
-            appended_ms=self._clock.boot_ms(),
-            timestamp_ms=now_ms,
-            waits_for_commit=self._waits_for_commit(acks, has_producer),
-            done=done,
-        )
-        self._take(partition, pending)
-        self._unsynced.append((partition, pending))
-        return Append(
-            base_offset=base_offset,
-            last_offset=last_offset,
-            log_append_time_ms=append_time_ms,
-            duplicate=False,
-            done=done,
-        )
+        return self._writing.append_to(partition, batch, acks=acks)
 
     async def flush(self, keys: Sequence[PartitionKey] | None = None) -> None:
         """Everything appended so far, of these partitions or all, is committed when this returns.
@@ -405,40 +331,6 @@ class LeasedLog:
         self._opened.set()
         self._opened = asyncio.Event()
 
-    def _take(self, partition: PartitionLog, pending: Pending) -> None:
-        partition.take(pending)
-        size = len(pending.data)
-        self._budget.take(size)
-        stats = self.stats
-        stats.appended_batches += 1
-        stats.appended_bytes += size
-        self._flusher.grew(partition)
-
-    def _repeat(self, base_offset: int, pending: Pending | None, record_count: int) -> Append:
-        """A retry gets its original's offsets, and waits for it while that is not durable yet (R9)."""
-        if pending is None:
-            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            done.set_result(None)
-        else:
-            done = pending.repeat()
-        return Append(
-            base_offset=base_offset,
-            last_offset=base_offset + record_count - 1,
-            log_append_time_ms=-1,
-            duplicate=True,
-            done=done,
-        )
-
-    def _check_room(self, partition: PartitionLog, size_bytes: int) -> None:
-        if not self._budget.has_room(size_bytes):
-            budget = self._budget
-            held = f", {budget.held_bytes} more are held for a new leadership" if budget.held_bytes else ""
-            waits_for = self.health.store_problem or self.health.metadata_problem or "the flushes under way"
-            raise BackPressureRejected(
-                f"{partition}: {budget.waiting_bytes} bytes wait to be committed{held}, the limit is"
-                f" {budget.max_bytes}; waiting for: {waits_for}"
-            )
-
     def _urge(self) -> None:
         """No room: what waits for its age must not. Once is enough until a commit has made some."""
         if self._urged:
@@ -447,22 +339,6 @@ class LeasedLog:
             if partition.pending:
                 partition.wanted = partition.urgent = self._urged = True
         self._flusher.wake()
-
-    def _waits_for_commit(self, acks: int, has_producer: bool) -> bool:
-        # R9: a producer's retry must never be acknowledged before its original is safe from a take-over.
-        return not self._wal_is_durable and (acks == -1 or has_producer)
-
-    def _on_synced(self, lsn: int) -> None:
-        published: list[tuple[PartitionLog, Pending]] = []
-        unsynced = self._unsynced
-        while unsynced and unsynced[0][1].lsn <= lsn:
-            each = unsynced.popleft()
-            partition, pending = each
-            if self._wal_is_durable and partition.phase is not _DROPPED:
-                self._tail.publish(partition.key, pending.base_offset, (pending.data,))
-            published.append(each)
-        for partition, pending in published:
-            partition.synced(pending)
 
     def _flush_broke(self, error: BaseException) -> None:
         """Nothing but a bug gets here. The partitions concerned cannot go on: their order of commits is broken."""

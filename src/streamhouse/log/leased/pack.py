@@ -10,7 +10,8 @@ from typing import Final
 from streamhouse.core.limits import MAX_BLOB_BYTES
 from streamhouse.formats.segment_v1_writer import SegmentWriter
 from streamhouse.formats.shared_blob_v1_writer import BlobWriter
-from streamhouse.log.leased.partition import Chunk, Runs
+from streamhouse.log.leased.partition import Chunk
+from streamhouse.log.leased.runs import Runs
 from streamhouse.metadata.contract import KAFKA_BATCHES, SEGMENT_V1, BatchRun, EntryKind, LeasedSlice, ObjectRef
 from streamhouse.objectstore.keys import SegmentKey, SharedBlobKey
 from streamhouse.wire.buffers import BytesLike

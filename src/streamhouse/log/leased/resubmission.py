@@ -21,7 +21,8 @@ from streamhouse.core.limits import MIB
 from streamhouse.formats.declared_times import declared_times_ms
 from streamhouse.log.leased.commit import NOT_YET_TRIES, Committer
 from streamhouse.log.leased.held import HeldFrames
-from streamhouse.log.leased.partition import Chunk, PartitionLog, Pending
+from streamhouse.log.leased.partition import Chunk, PartitionLog
+from streamhouse.log.leased.pending import Pending
 from streamhouse.log.leased.recovery import HeldFrame, resubmission_id
 from streamhouse.log.leased.waiters import fail
 from streamhouse.metadata.contract import BatchRun, LeasedSlice, SliceOutcome, Verdict

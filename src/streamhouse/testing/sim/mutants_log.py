@@ -16,6 +16,7 @@ from streamhouse.log.leased.commit import Committer, Turn
 from streamhouse.log.leased.log import LeasedLog
 from streamhouse.log.leased.partition import PartitionLog
 from streamhouse.log.leased.resubmission import Resubmission
+from streamhouse.log.leased.writing import Writing
 from streamhouse.metadata.contract import Durability
 from streamhouse.testing.sim.checker import Kind
 from streamhouse.testing.sim.errands import Errands
@@ -47,9 +48,7 @@ def _provisional(scenario: Scenario) -> bool:
 
 
 def _ack_before_commit(stack: ExitStack, world: World, errands: Errands) -> None:
-    stack.enter_context(
-        replaced(LeasedLog, "_waits_for_commit", lambda original: lambda self, acks, has_producer: False)
-    )
+    stack.enter_context(replaced(Writing, "_waits_for_commit", lambda original: lambda self, acks, has_producer: False))
 
 
 def _ack_before_sync(stack: ExitStack, world: World, errands: Errands) -> None:
@@ -147,12 +146,12 @@ def _forgets_producers(stack: ExitStack, world: World, errands: Errands) -> None
 
 def _retry_before_its_original(stack: ExitStack, world: World, errands: Errands) -> None:
     def make(original: Any) -> Any:
-        def repeat(self: LeasedLog, base_offset: int, pending: Any, *args: Any, **kwargs: Any) -> Any:
+        def repeat(self: Writing, base_offset: int, pending: Any, *args: Any, **kwargs: Any) -> Any:
             return original(self, base_offset, None, *args, **kwargs)
 
         return repeat
 
-    stack.enter_context(replaced(LeasedLog, "_repeat", make))
+    stack.enter_context(replaced(Writing, "_repeat", make))
 
 
 def _producers_not_rolled_back(stack: ExitStack, world: World, errands: Errands) -> None:
@@ -161,7 +160,7 @@ def _producers_not_rolled_back(stack: ExitStack, world: World, errands: Errands)
     def make_drop(original: Any) -> Any:
         def drop(self: LeasedLog, key: PartitionKey, reason: str) -> None:
             if key in self._partitions:
-                windows[id(self), key] = self._partitions[key]._windows
+                windows[id(self), key] = self._partitions[key].producers.windows
             original(self, key, reason)
 
         return drop
@@ -169,7 +168,7 @@ def _producers_not_rolled_back(stack: ExitStack, world: World, errands: Errands)
     def make_open(original: Callable[..., Awaitable[None]]) -> Any:
         async def open_partition(self: LeasedLog, lease: Any, topic: Any, **kwargs: Any) -> None:
             await original(self, lease, topic, **kwargs)
-            self._partitions[lease.key]._windows.update(windows.get((id(self), lease.key), {}))
+            self._partitions[lease.key].producers.windows.update(windows.get((id(self), lease.key), {}))
 
         return open_partition
 

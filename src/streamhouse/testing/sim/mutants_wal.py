@@ -21,7 +21,7 @@ from streamhouse.formats.wal_frame_v1 import (
     read_frame,
 )
 from streamhouse.formats.wal_scan_v1 import Ending, ScanResult
-from streamhouse.log.leased.log import LeasedLog
+from streamhouse.log.leased.writing import Writing
 from streamhouse.log.wal import recovery
 from streamhouse.log.wal.files import WalFiles
 from streamhouse.testing.sim.checker import Kind
@@ -44,13 +44,13 @@ def _power_cuts(scenario: Scenario) -> bool:
 
 def _settled_too_early(stack: ExitStack, world: World, errands: Errands) -> None:
     def make(original: Any) -> Any:
-        def take(self: LeasedLog, partition: Any, pending: Any) -> None:
+        def take(self: Writing, partition: Any, pending: Any) -> None:
             original(self, partition, pending)
             self._wal.settle([pending.lsn])
 
         return take
 
-    stack.enter_context(replaced(LeasedLog, "_take", make))
+    stack.enter_context(replaced(Writing, "take", make))
 
 
 def _recycled_frames_accepted(stack: ExitStack, world: World, errands: Errands) -> None:

@@ -238,7 +238,7 @@ async def test_an_unknown_outcome_is_7_or_20_and_never_a_code_that_clients_die_o
 async def test_after_the_timeout_the_answer_is_7_and_the_append_goes_on(kafka: Ground, monkeypatch: Any) -> None:
     await kafka.topic()
     log = kafka.sh.agent.log
-    synced = log._on_synced
+    synced = log._writing.synced
     held: list[int] = []
     kafka.sh.agent.wal._on_synced[:] = [held.append]
     answer = await kafka.ask(PRODUCE, 9, produce_request({"t": {0: batch_of(b"v")}}, timeout=10))
@@ -252,7 +252,7 @@ async def test_after_the_timeout_the_answer_is_7_and_the_append_goes_on(kafka: G
 async def test_the_answer_waits_for_all_its_partitions(kafka: Ground) -> None:
     topic = await kafka.topic(partitions=2)
     log, wal = kafka.sh.agent.log, kafka.sh.agent.wal
-    synced = log._on_synced
+    synced = log._writing.synced
     wal._on_synced[:] = []
     started = kafka.start(PRODUCE, 9, produce_request({"t": {0: batch_of(b"v"), 1: batch_of(b"w")}}))
     first, second = (log._partitions[key].pending[0].lsn for key in topic.partition_keys())

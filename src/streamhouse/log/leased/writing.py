@@ -1,0 +1,180 @@
+"""The way of a batch into the log: its offsets, the WAL, the buffer, and its acknowledgement once the WAL is synced.
+
+Nothing here awaits: between looking at a batch and giving it its offsets nothing else runs (R11).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from streamhouse.core.clock import Clock
+from streamhouse.core.errors import BackPressureRejected, InvalidRequest, LimitExceeded
+from streamhouse.log.leased.budget import WriteBudget
+from streamhouse.log.leased.commit import FlushHealth
+from streamhouse.log.leased.options import LeasedStats
+from streamhouse.log.leased.partition import PartitionLog, Phase
+from streamhouse.log.leased.pending import Pending
+from streamhouse.log.leased.seams import WriteAheadLog
+from streamhouse.log.tail import TailCache
+from streamhouse.wire.batch import CONTROL_BIT, patch, read_header, stamp_log_append_time, validate
+from streamhouse.wire.buffers import BytesLike
+
+# Looked up once: an enum's member takes longer to find than all else that is done with it for a batch.
+_OPEN: Final = Phase.OPEN
+_DROPPED: Final = Phase.DROPPED
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Append:
+    """Where a batch went. ``done`` is done when it is as durable as its acks ask for, or failed."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    duplicate: bool
+    done: asyncio.Future[None]
+
+
+class Writing:
+    def __init__(
+        self,
+        *,
+        wal: WriteAheadLog,
+        wal_is_durable: bool,
+        tail: TailCache,
+        clock: Clock,
+        budget: WriteBudget,
+        stats: LeasedStats,
+        health: FlushHealth,
+        on_grown: Callable[[PartitionLog], None],
+    ) -> None:
+        self._wal = wal
+        self._wal_is_durable = wal_is_durable
+        self._tail = tail
+        self._clock = clock
+        self._budget = budget
+        self._stats = stats
+        self._health = health
+        self._on_grown = on_grown
+        self._unsynced: deque[tuple[PartitionLog, Pending]] = deque()
+
+    def append_to(self, partition: PartitionLog, batch: BytesLike, *, acks: int) -> Append:
+        """``LeasedLog.append`` for a partition that was looked up. This is the hottest path there is."""
+        if partition.phase is not _OPEN or not partition.guard.valid():
+            raise partition.not_open()
+        key, epoch, config = partition.key, partition.epoch, partition.config
+        now_ms = self._clock.wall_ms()
+        base_offset = partition.next_offset
+        data = bytearray(batch)
+        size = len(data)
+        # Patched before it is checked, so that its header is read once. Nothing is assigned until ``take``.
+        patch(data, 0, base_offset=base_offset, leader_epoch=epoch)
+        header = validate(data)
+        if header.size != size or header.attributes & CONTROL_BIT:
+            raise InvalidRequest(f"{partition}: one batch at a time, and no control batches")
+        if size > config.max_message_bytes:
+            raise LimitExceeded(
+                f"{partition}: a batch of {size} bytes, max.message.bytes allows {config.max_message_bytes}"
+            )
+        has_producer = header.has_producer
+        if has_producer and (original := partition.producers.judge(header, partition)) is not None:
+            return self._repeat(original.base_offset, original.pending, header.record_count)
+        self._check_room(partition, size)
+        append_time_ms = -1
+        if config.message_timestamp_type == "LogAppendTime":
+            append_time_ms = now_ms
+            stamp_log_append_time(data, 0, timestamp_ms=now_ms)
+            header = read_header(data)
+        try:
+            lsn = self._wal.append(
+                topic_id=key.topic_id,
+                partition=key.partition,
+                epoch=epoch,
+                base_offset=base_offset,
+                timestamp_ms=now_ms,
+                acks=acks,
+                batch=data,
+            )
+        except BackPressureRejected:
+            self._budget.urge()
+            raise
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        last_offset = base_offset + header.last_offset_delta
+        pending = Pending(
+            base_offset=base_offset,
+            next_offset=last_offset + 1,
+            data=data,
+            header=header,
+            lsn=lsn,
+            acks=acks,
+            appended_ms=self._clock.boot_ms(),
+            timestamp_ms=now_ms,
+            waits_for_commit=self._waits_for_commit(acks, has_producer),
+            done=done,
+        )
+        self.take(partition, pending)
+        self._unsynced.append((partition, pending))
+        return Append(
+            base_offset=base_offset,
+            last_offset=last_offset,
+            log_append_time_ms=append_time_ms,
+            duplicate=False,
+            done=done,
+        )
+
+    def take(self, partition: PartitionLog, pending: Pending) -> None:
+        """The one way into a partition's buffer, for a client's batch and for a replayed one."""
+        partition.take(pending)
+        size = len(pending.data)
+        self._budget.take(size)
+        stats = self._stats
+        stats.appended_batches += 1
+        stats.appended_bytes += size
+        self._on_grown(partition)
+
+    def synced(self, lsn: int) -> None:
+        """The WAL holds everything up to there."""
+        published: list[tuple[PartitionLog, Pending]] = []
+        unsynced = self._unsynced
+        while unsynced and unsynced[0][1].lsn <= lsn:
+            each = unsynced.popleft()
+            partition, pending = each
+            if self._wal_is_durable and partition.phase is not _DROPPED:
+                self._tail.publish(partition.key, pending.base_offset, (pending.data,))
+            published.append(each)
+        for partition, pending in published:
+            partition.synced(pending)
+
+    def _repeat(self, base_offset: int, pending: Pending | None, record_count: int) -> Append:
+        """A retry gets its original's offsets, and waits for it while that is not durable yet (R9)."""
+        if pending is None:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            done.set_result(None)
+        else:
+            done = pending.repeat()
+        return Append(
+            base_offset=base_offset,
+            last_offset=base_offset + record_count - 1,
+            log_append_time_ms=-1,
+            duplicate=True,
+            done=done,
+        )
+
+    def _check_room(self, partition: PartitionLog, size_bytes: int) -> None:
+        if not self._budget.has_room(size_bytes):
+            budget = self._budget
+            held = f", {budget.held_bytes} more are held for a new leadership" if budget.held_bytes else ""
+            health = self._health
+            waits_for = health.store_problem or health.metadata_problem or "the flushes under way"
+            raise BackPressureRejected(
+                f"{partition}: {budget.waiting_bytes} bytes wait to be committed{held}, the limit is"
+                f" {budget.max_bytes}; waiting for: {waits_for}"
+            )
+
+    def _waits_for_commit(self, acks: int, has_producer: bool) -> bool:
+        # R9: a producer's retry must never be acknowledged before its original is safe from a take-over.
+        return not self._wal_is_durable and (acks == -1 or has_producer)
