@@ -24,9 +24,10 @@ def summary(frame: DataFrame) -> dict[str, Any]:
 
 
 def readers(frame: DataFrame) -> list[dict[str, Any]]:
-    """Which processes ran tasks, and whether StreamHouse is installed there."""
+    """Which processes ran tasks, and where StreamHouse is for them; empty in one that has read nothing so far."""
 
     def where(batches: Iterator[Any]) -> Iterator[Any]:
+        import importlib.util
         import os
         import sys
 
@@ -34,8 +35,9 @@ def readers(frame: DataFrame) -> list[dict[str, Any]]:
 
         for _ in batches:
             pass
-        found = [module.__file__ for name, module in sys.modules.items() if name == "streamhouse"]
-        yield pa.RecordBatch.from_pydict({"pid": [os.getppid()], "home": [str(found[0]) if found else ""]})
+        loaded = sys.modules.get("streamhouse")
+        found = loaded.__spec__ if loaded is not None else importlib.util.find_spec("streamhouse")
+        yield pa.RecordBatch.from_pydict({"pid": [os.getppid()], "home": [str(found.origin) if found else ""]})
 
     return [row.asDict() for row in frame.mapInArrow(where, "pid LONG, home STRING").collect()]
 
