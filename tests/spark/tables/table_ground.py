@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from uuid import UUID
 
 import duckdb
 import pyarrow as pa
 
+from streamhouse.core.clock import SystemClock
 from streamhouse.core.ids import TopicId
 from streamhouse.objectstore.opening import StoreOptions
 from streamhouse.spark.address import StoreAddress
@@ -20,6 +22,7 @@ from streamhouse.spark.offsets import TopicPartition
 from streamhouse.spark.pipelines.progress import Batch, Position, SourcePosition
 from streamhouse.spark.tables.columns import OWN_COLUMNS, TIMESTAMP
 from streamhouse.spark.tables.files import PartitionBy, TaskFiles, WrittenFile, bucket_directory
+from streamhouse.spark.tables.leftovers import new_name
 from streamhouse.spark.tables.opening import open_table
 from streamhouse.spark.tables.spec import StorageSpec, TableFormat
 from streamhouse.spark.tables.store import TableStore
@@ -75,12 +78,15 @@ class TableGround:
         """As another process would open it."""
         return open_table(self.storage, self.address)
 
-    def files(self, table: pa.Table, *, tag: str = "q1-000000000000") -> list[WrittenFile]:
-        store = self.store
+    def files(self, table: pa.Table, *, tag: str = "q1-000000000000", made_ms: int | None = None) -> list[WrittenFile]:
+        """As a task writes them; ``made_ms`` is what its clock says."""
+        store, clock = self.store, SystemClock()
 
         def place(bucket: str | None) -> str:
             self.written += 1
-            return f"{store.data_prefix}{bucket_directory(store.by, bucket)}{tag}-{self.written:05d}-x.parquet"
+            now_ms = clock.wall_ms() if made_ms is None else made_ms
+            name = new_name(f"{tag}-{self.written:05d}", now_ms=now_ms, unique=UUID(int=self.written))
+            return f"{store.data_prefix}{bucket_directory(store.by, bucket)}{name}"
 
         files = TaskFiles(
             store.location.filesystem(), store.location.path, by=store.by, time_column=TIMESTAMP, place=place
@@ -126,10 +132,20 @@ def make_ground(directory: Path, kind: TableFormat, by: PartitionBy = PartitionB
     storage = StorageSpec(format=kind, location=str(directory / "table"), partition_by=by)
     (directory / "objects").mkdir()
     address = StoreAddress(
-        metadata_url=f"sqlite://{directory}/metadata.db",
-        store_url=f"file://{directory}/objects",
+        metadata_url=f"sqlite://{quote(str(directory))}/metadata.db",
+        store_url=f"file://{quote(str(directory))}/objects",
         store=StoreOptions(),
         request_timeout_ms=10_000,
         retry_deadline_ms=10_000,
     )
     return TableGround(directory=directory, storage=storage, address=address)
+
+
+def three_small_files(directory: Path, kind: TableFormat) -> TableGround:
+    """Offsets 0, 1 and 2, by three batches."""
+    ground = make_ground(directory, kind)
+    ground.store.create(OWN_COLUMNS)
+    for number in range(3):
+        files = ground.files(rows(number, number + 1), tag=f"q1-{number:012d}")
+        assert ground.store.commit(batch(number, number, number + 1), files)
+    return ground

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from table_ground import FORMATS, TableGround, batch, make_ground, rows
+from table_ground import FORMATS, TableGround, batch, make_ground, rows, three_small_files
 
-from streamhouse.core.errors import BatchRegressed, InvalidSetting, NotFound
+from streamhouse.core.errors import BatchRegressed, InvalidSetting, NotFound, TableBusy
+from streamhouse.objectstore.opening import StoreOptions
 from streamhouse.spark.tables.columns import OWN_COLUMNS
 from streamhouse.spark.tables.files import PartitionBy, WrittenFile
+from streamhouse.spark.tables.location import Location, check_apart, parse_location
 from streamhouse.spark.tables.spec import TableFormat
 
 
@@ -150,6 +152,59 @@ def test_a_table_that_is_dropped_is_gone(ground: TableGround) -> None:
     assert ground.offsets() == list(range(5, 10))
 
 
+def test_what_else_lies_there_is_never_dropped_and_no_table_is_made_beside_it(ground: TableGround) -> None:
+    ground.store.commit(batch(0, 0, 10), ground.files(rows(0, 10)))
+    mine = ground.directory / "table" / "mine"
+    mine.mkdir()
+    (mine / "diary.txt").write_text("not yours")
+    ground.store.drop()
+    assert not ground.store.exists()
+    assert [path.name for path in (ground.directory / "table").rglob("*") if path.is_file()] == ["diary.txt"]
+    with pytest.raises(InvalidSetting, match=r"is not empty, and no .* table of ours: it has mine/diary"):
+        ground.store.create(OWN_COLUMNS)
+    (mine / "diary.txt").unlink()
+    mine.rmdir()
+    ground.store.create(OWN_COLUMNS)
+    ground.store.drop()
+    assert not [path for path in (ground.directory / "table").rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_path_may_have_spaces_and_letters_of_any_kind(tmp_path: Path, kind: TableFormat) -> None:
+    (tmp_path / "der große See").mkdir()
+    ground = make_ground(tmp_path / "der große See", kind, PartitionBy.DAY)
+    ground.store.create(OWN_COLUMNS)
+    for number in range(2):
+        tag = f"q1-{number:012d}"
+        ground.store.commit(batch(number, number, number + 1), ground.files(rows(number, number + 1), tag=tag))
+    assert ground.store.compact(small_bytes=1 << 20, target_bytes=1 << 24).files_after == 1
+    assert ground.offsets() == [0, 1]
+    assert [path.name for path in tmp_path.iterdir()] == ["der große See"]
+
+
+def test_a_table_has_a_place_of_its_own() -> None:
+    def place(text: str) -> Location:
+        return parse_location(text, StoreOptions())
+
+    others = [("the object store", "file:///srv/data/objects"), ("the table a", "s3://lake/a")]
+    for good in ("/srv/data/tables/orders", "/srv/data/objects2", "s3://lake/b", "s3://lake/ab"):
+        check_apart(place(good), others)
+    for bad in (
+        "/",
+        "/srv/data",
+        "/srv/data/objects",
+        "/srv/data/objects/x",
+        "s3://lake",
+        "s3://lake/",
+        "s3://lake/a/b",
+    ):
+        with pytest.raises(InvalidSetting):
+            check_apart(place(bad), others)
+    for bad in ("/srv/50%", "/srv/a#b", "gs://x/y", "s3://"):
+        with pytest.raises(InvalidSetting):
+            place(bad)
+
+
 def test_parquet_of_a_batch_that_was_never_decided_on_is_cleared_away(tmp_path: Path) -> None:
     """Killed after the files were moved in and before the log said so; the checkpoint is lost with it."""
     ground = make_ground(tmp_path, TableFormat.PARQUET, PartitionBy.DAY)
@@ -161,25 +216,22 @@ def test_parquet_of_a_batch_that_was_never_decided_on_is_cleared_away(tmp_path: 
     assert store.commit(batch(1, 10, 15), ground.files(rows(10, 15), tag="q1-000000000001"))
     assert ground.offsets() == list(range(15))
     store._move_in(ground.files(rows(15, 20), tag="q1-000000000002"), "q1-000000000002")  # type: ignore[attr-defined]
-    ground.files(rows(30, 40), tag="q1-000000000003")
+    staged = ground.files(rows(15, 20), tag="q1-000000000002")
     ground.store.clear_leftovers()
     assert ground.offsets() == list(range(15))
-    assert not list((ground.directory / "table" / "_streamhouse" / "staging").rglob("*.parquet"))
+    assert ground.store.commit(batch(2, 15, 20), staged)
+    assert ground.offsets() == list(range(20))
 
 
 def test_parquet_compaction_is_finished_by_whoever_comes_next(tmp_path: Path) -> None:
-    ground = make_ground(tmp_path, TableFormat.PARQUET)
-    ground.store.create(OWN_COLUMNS)
-    for number in range(3):
-        tag = f"q1-{number:012d}"
-        ground.store.commit(batch(number, number, number + 1), ground.files(rows(number, number + 1), tag=tag))
+    ground = three_small_files(tmp_path, TableFormat.PARQUET)
     store = ground.store
     finish = store._finish_merging  # type: ignore[attr-defined]
     calls: list[int] = []
 
     def killed() -> None:
         calls.append(1)
-        if len(calls) == 2:
+        if len(calls) == 3:
             raise KeyboardInterrupt
         finish()
 
@@ -190,3 +242,90 @@ def test_parquet_compaction_is_finished_by_whoever_comes_next(tmp_path: Path) ->
     ground.store.clear_leftovers()
     assert ground.offsets() == [0, 1, 2]
     assert ground.store.state().files == 1
+
+
+def test_parquet_compaction_never_removes_rows_whose_new_file_is_gone(tmp_path: Path) -> None:
+    ground = three_small_files(tmp_path, TableFormat.PARQUET)
+    store = ground.store
+    finish = store._finish_merging  # type: ignore[attr-defined]
+    calls: list[int] = []
+
+    def after_a_loss() -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            (staged,) = (ground.directory / "table" / "_streamhouse" / "staging").glob("compacted-*")
+            staged.unlink()
+        finish()
+
+    store._finish_merging = after_a_loss  # type: ignore[attr-defined]
+    assert store.compact(small_bytes=1 << 20, target_bytes=1 << 24).files_after == 3
+    assert len(calls) == 3
+    assert ground.offsets() == [0, 1, 2]
+
+
+def test_two_compactions_at_a_time_double_no_row(tmp_path: Path) -> None:
+    ground = three_small_files(tmp_path, TableFormat.PARQUET)
+    store, other = ground.store, ground.store
+    finish = store._finish_merging  # type: ignore[attr-defined]
+    calls: list[int] = []
+
+    def second() -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            other.compact(small_bytes=1 << 20, target_bytes=1 << 24)
+        finish()
+
+    store._finish_merging = second  # type: ignore[attr-defined]
+    store.compact(small_bytes=1 << 20, target_bytes=1 << 24)
+    assert ground.offsets() == [0, 1, 2]
+    assert ground.store.state().files == 1
+
+
+@pytest.mark.parametrize("beside", ["compact", "add_columns"])
+def test_parquet_takes_a_batch_beside_a_compaction_and_a_new_column(tmp_path: Path, beside: str) -> None:
+    ground = three_small_files(tmp_path, TableFormat.PARQUET)
+    store, other = ground.store, ground.store
+    put = store._put  # type: ignore[attr-defined]
+
+    def late(entry: object) -> None:
+        store._put = put  # type: ignore[attr-defined]
+        if beside == "compact":
+            other.compact(small_bytes=1 << 20, target_bytes=1 << 24)
+        else:
+            other.add_columns(pa.schema([("n", pa.int64())]))
+        put(entry)
+
+    store._put = late  # type: ignore[attr-defined]
+    assert store.commit(batch(3, 3, 5), ground.files(rows(3, 5), tag="q1-000000000003"))
+    assert ground.offsets() == list(range(5))
+    assert ground.store.look().progress == batch(3, 3, 5).done
+
+
+def test_parquet_of_a_writer_whose_files_another_start_has_cleared_away_is_refused(tmp_path: Path) -> None:
+    ground = three_small_files(tmp_path, TableFormat.PARQUET)
+    store, other = ground.store, ground.store
+    put = store._put  # type: ignore[attr-defined]
+
+    def late(entry: object) -> None:
+        store._put = put  # type: ignore[attr-defined]
+        other.clear_leftovers()
+        put(entry)
+
+    store._put = late  # type: ignore[attr-defined]
+    with pytest.raises(TableBusy, match="another runner has begun"):
+        store.commit(batch(3, 3, 5), ground.files(rows(3, 5), tag="q1-000000000003"))
+    assert ground.store.commit(batch(3, 3, 5), ground.files(rows(3, 5), tag="q1-000000000003"))
+    assert ground.offsets() == list(range(5))
+
+
+def test_a_batch_beside_delta_s_compaction_is_remembered(tmp_path: Path) -> None:
+    """The compaction began before the batch and is committed after it, with the progress it knew."""
+    ground = three_small_files(tmp_path, TableFormat.DELTA)
+    store = ground.store
+    handle = store._load()  # type: ignore[attr-defined]
+    assert ground.store.commit(batch(3, 3, 5), ground.files(rows(3, 5), tag="q1-000000000003"))
+    done = handle.table.optimize.compact(commit_properties=store._carrying(handle))  # type: ignore[attr-defined]
+    assert done["numFilesRemoved"] == 3
+    assert ground.store.look().progress == batch(3, 3, 5).done
+    assert ground.store.commit(batch(4, 5, 6), ground.files(rows(5, 6), tag="q1-000000000004"))
+    assert ground.offsets() == list(range(6))

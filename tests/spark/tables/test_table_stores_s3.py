@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from table_ground import FORMATS, TableGround, batch, rows
 
+from streamhouse.core.clock import SystemClock
 from streamhouse.core.errors import BatchRegressed
 from streamhouse.objectstore.opening import StoreOptions
 from streamhouse.spark.address import StoreAddress
@@ -50,5 +51,13 @@ def test_p5_tables_on_s3_take_each_batch_once(
     assert ground.store.state().rows == 30
     assert ground.store.look().progress == batch(2, 20, 30).done
     assert ground.store.look().schema.field("n").type == pa.int64()
+    failed = ground.files(rows(30, 40), tag="q1-000000000003", made_ms=1)
+    later_ms = SystemClock().wall_ms() + 60_000  # the server's clock is its own
+    done = ground.store.vacuum(before_ms=later_ms, dry_run=False)
+    assert failed[0].path in {file.path for file in done.files}
+    fresh = ground.files(rows(30, 31, n=pa.array([1])), tag="q1-000000000003", made_ms=later_ms)
+    assert ground.store.commit(batch(3, 30, 31), fresh)
+    assert ground.store.state().rows == 31
     ground.store.drop()
     assert not ground.store.exists()
+    ground.store.create(OWN_COLUMNS)

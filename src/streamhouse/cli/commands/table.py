@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamhouse.cli.commands import table_run
+from streamhouse.cli.consent import YesOption, consent
 from streamhouse.cli.manners import note, progress
 from streamhouse.cli.output import Output, OutputOption, show_json, show_table
 from streamhouse.cli.setting_flags import ChosenSettings, takes_settings
@@ -15,9 +16,11 @@ from streamhouse.core.errors import InvalidSetting
 
 if TYPE_CHECKING:
     from streamhouse.spark.tables.catalog import StoredTable
+    from streamhouse.spark.tables.leftovers import Vacuumed
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The table's name.")]
 Names = Annotated[list[str], typer.Argument(metavar="NAME…", help="Names of tables.")]
+OfPipelines = Annotated[bool, typer.Option("--of-pipelines", help="The names are of pipelines that write to tables.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -29,6 +32,7 @@ def register(app: typer.Typer) -> None:
     group.command("stop")(takes_settings(stop))
     group.command("delete")(takes_settings(delete))
     group.command("compact")(takes_settings(compact))
+    group.command("vacuum")(takes_settings(vacuum))
     group.command("run")(takes_settings(table_run.run))
     app.add_typer(group, name="table")
 
@@ -145,6 +149,7 @@ def compact(
     chosen: ChosenSettings,
     names: Names,
     target_size: Annotated[str, typer.Option("--target-size", metavar="SIZE", help="Of a file.")] = "128MiB",
+    of_pipelines: OfPipelines = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Put small files together; may run beside the table's runner."""
@@ -153,8 +158,56 @@ def compact(
     service, rows = table_run.open_tables(chosen), list[dict[str, Any]]()
     for name in names:
         with progress(f"compacting {name}"):
-            done = service.compact(name, target_bytes=parse_size(target_size))
+            done = service.compact(name, target_bytes=parse_size(target_size), of_pipeline=of_pipelines)
         rows.append({"name": name, "files_before": done.files_before, "files_after": done.files_after})
+    _show(rows, output)
+
+
+def vacuum(
+    chosen: ChosenSettings,
+    names: Names,
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="TIME", help="Leave what was written or replaced since; 1h at least.")
+    ] = "7d",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    yes: YesOption = False,
+    of_pipelines: OfPipelines = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Remove files that a table no longer refers to; may run beside its runner.
+
+    They are left by attempts that failed, and replaced by compaction. Iceberg's versions that were replaced before the
+    given time can no longer be read.
+    """
+    from streamhouse.core.units import parse_duration
+
+    service, rows = table_run.open_tables(chosen), list[dict[str, Any]]()
+    age_ms = parse_duration(older_than)
+    for name in names:
+        with progress(f"looking through {name}"):
+            found = service.vacuum(name, older_than_ms=age_ms, dry_run=True, of_pipeline=of_pipelines)
+        if not dry_run and (found.files or found.snapshots):
+            consent([f"{name}: {_would_go(found)}, from before {older_than} ago"], yes=yes)
+            with progress(f"removing {len(found.files)} files of {name}"):
+                found = service.vacuum(name, older_than_ms=age_ms, dry_run=False, of_pipeline=of_pipelines)
+        rows.append(
+            {
+                "name": name,
+                "removed": not dry_run,
+                "files": len(found.files),
+                "size_bytes": found.size_bytes,
+                "versions": found.snapshots,
+            }
+        )
+    _show(rows, output)
+
+
+def _would_go(found: Vacuumed) -> str:
+    versions = f" and {found.snapshots} versions" if found.snapshots else ""
+    return f"{len(found.files)} files ({found.size_bytes:,} bytes){versions} are to go"
+
+
+def _show(rows: list[dict[str, Any]], output: Output) -> None:
     if output is Output.JSON:
         show_json(rows)
     else:

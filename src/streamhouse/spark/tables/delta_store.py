@@ -12,8 +12,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
@@ -23,11 +25,14 @@ from streamhouse.core.errors import CorruptDocument, InvalidSetting, NotFound
 from streamhouse.spark.pipelines.progress import Batch, Progress, Verdict, decide, read_progress
 from streamhouse.spark.tables.columns import check_types, merged_schema, plain_schema
 from streamhouse.spark.tables.files import WrittenFile, bucket_column
+from streamhouse.spark.tables.leftovers import DATA, check_not_vacuumed
 from streamhouse.spark.tables.store import Compacted, LostRace, Standing, TableState, TableStore, added_columns
 
 _APP: Final = "streamhouse"
-_LOOK_BACK: Final = 1_000
-"""Commits of others that may stand above our last one."""
+_HORIZON: Final = "streamhouse.vacuumHorizonMs"
+_LOG: Final = "_delta_log"
+_LOOK_BACK: Final = (1, 20, 1_000)
+"""Commits of others that may stand above our last one. Each that is looked at is a request to the store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +41,7 @@ class _Handle:
     number: int
     progress: Progress | None
     schema: pa.Schema
+    horizon_ms: int
 
 
 class DeltaStore(TableStore):
@@ -47,6 +53,7 @@ class DeltaStore(TableStore):
     def create(self, schema: pa.Schema) -> None:
         if self.exists():
             return
+        self.check_free()
         column = bucket_column(self.by)
         fields = [*schema, *([] if column is None else [pa.field(column, pa.string())])]
         DeltaTable.create(
@@ -58,11 +65,11 @@ class DeltaStore(TableStore):
         )
 
     def look(self) -> Standing:
-        handle = self._load()
+        handle = self.until_alone(self._load)
         return Standing(schema=handle.schema, progress=handle.progress)
 
     def state(self) -> TableState:
-        handle = self._load()
+        handle = self.until_alone(self._load)
         actions = pa.table(handle.table.get_add_actions(flatten=True))
         sizes, rows = actions.column("size_bytes").to_pylist(), actions.column("num_records").to_pylist()
         return TableState(
@@ -80,6 +87,7 @@ class DeltaStore(TableStore):
             handle = self._load()
             if decide(handle.progress, batch) is Verdict.SKIP:
                 return False
+            check_not_vacuumed((file.path for file in files), handle.horizon_ms, self.location.url)
             added = added_columns(handle.schema, files)
             if len(added):
                 self._evolve(handle, added)
@@ -90,19 +98,78 @@ class DeltaStore(TableStore):
         return self.until_alone(attempt)
 
     def compact(self, *, small_bytes: int, target_bytes: int) -> Compacted:
-        """deltalake's own; a batch that is committed meanwhile does not disturb it, nor it the batch."""
-        handle = self._load()
-        done = handle.table.optimize.compact(target_size=target_bytes, commit_properties=self._carrying(handle))
-        before = len(handle.table.file_uris())
-        return Compacted(
-            files_before=before + int(done["numFilesRemoved"]) - int(done["numFilesAdded"]), files_after=before
-        )
+        """deltalake's own; a batch that is committed meanwhile does not disturb it, nor it the batch. A vacuum does."""
+
+        def attempt() -> Compacted:
+            handle = self._load()
+            try:
+                done = handle.table.optimize.compact(target_size=target_bytes, commit_properties=self._carrying(handle))
+            except CommitFailedError as error:
+                raise LostRace from error
+            after = len(handle.table.file_uris())
+            before = after + int(done["numFilesRemoved"]) - int(done["numFilesAdded"])
+            return Compacted(files_before=before, files_after=after)
+
+        return self.until_alone(attempt)
 
     def clear_leftovers(self) -> None:
-        """Files that no commit names are invisible; Delta's own vacuum removes them."""
+        """Files that no commit names are invisible; a vacuum removes them."""
+
+    def raise_horizon(self, before_ms: int) -> int:
+        """As a property of the table: whoever commits from an older state, deltalake's own compaction too, is refused
+        where properties have changed.
+        """
+
+        def attempt() -> int:
+            handle = self._load()
+            horizon_ms = max(before_ms, handle.horizon_ms)
+            try:
+                handle.table.alter.set_table_properties(
+                    {_HORIZON: str(horizon_ms)}, raise_if_not_exists=False, commit_properties=self._carrying(handle)
+                )
+            except CommitFailedError as error:
+                raise LostRace from error
+            return 0
+
+        return self.until_alone(attempt)
+
+    def forgettable(self, before_ms: int) -> int:
+        """Delta's old versions go with its log, which keeps them for a time of its own."""
+        return 0
+
+    def current_files(self) -> set[str]:
+        handle = self.until_alone(self._load)
+        paths = pa.table(handle.table.get_add_actions(flatten=True)).column("path").to_pylist()
+        return {unquote(path) for path in paths}
+
+    def referred_files(self, before_ms: int, *, as_if_forgotten: bool) -> set[str]:
+        """Readers of an older version still need what was replaced lately; its commit says when (R7)."""
+        lately = self._removed_since(before_ms)
+        return self.current_files() | lately
+
+    def is_vacuums(self, path: str) -> bool:
+        top = path.partition("/")[0]
+        hidden = "/" in path and top.startswith(("_", ".")) and "=" not in top
+        return path.endswith(DATA) and not hidden
+
+    def _removed_since(self, before_ms: int) -> set[str]:
+        filesystem, root = self.location.filesystem(), f"{self.location.path}/{_LOG}"
+        removed: set[str] = set()
+        for info in filesystem.get_file_info(pafs.FileSelector(root)):
+            if not info.path.endswith(".json") or info.mtime_ns is None or info.mtime_ns // 1_000_000 < before_ms:
+                continue
+            with filesystem.open_input_stream(info.path) as source:
+                for line in source.read().splitlines():
+                    action = json.loads(line).get("remove")
+                    if action is not None and action.get("deletionTimestamp", before_ms) >= before_ms:
+                        removed.add(unquote(action["path"]))
+        return removed
 
     def drop(self) -> None:
-        self.drop_directory()
+        """The log goes last: without it nobody would know that this was a table."""
+        self.delete_files(self.is_vacuums)
+        self.delete_files(lambda path: path.startswith(f"{_LOG}/"))
+        self.remove_empty_directories()
 
     def _load(self) -> _Handle:
         try:
@@ -117,21 +184,28 @@ class DeltaStore(TableStore):
                 raise InvalidSetting(f"the table {self.location.url} is not partitioned by {self.by}")
             schema = schema.remove(place)
         number = table.transaction_version(_APP)
-        if number is None:
-            return _Handle(table=table, number=0, progress=None, schema=schema)
-        return _Handle(table=table, number=number, progress=self._progress(table, number), schema=schema)
+        return _Handle(
+            table=table,
+            number=number or 0,
+            progress=None if number is None else self._progress(table, number),
+            schema=schema,
+            horizon_ms=int(table.metadata().configuration.get(_HORIZON, 0)),
+        )
 
     def _progress(self, table: DeltaTable, number: int) -> Progress:
-        for info in table.history(_LOOK_BACK):
-            ours = info.get(_APP)
-            if ours is None or int(info.get("version", 0)) > table.version():
-                continue
-            document = json.loads(ours)
-            if document["number"] != number:
-                raise LostRace  # history shows the newest, the handle is older
-            return read_progress(document["progress"])
+        for count in _LOOK_BACK:
+            for info in table.history(count):
+                ours = info.get(_APP)
+                if ours is None or int(info.get("version", 0)) > table.version():
+                    continue
+                document = json.loads(ours)
+                if document["number"] > number:
+                    raise LostRace  # history shows the newest, the handle is older
+                if document["number"] == number:
+                    return read_progress(document["progress"])
+                # Else it was carried along by a compaction that began before a batch and ended after it.
         raise CorruptDocument(
-            f"the last {_LOOK_BACK} commits of {self.location.url} do not say how far it has come",
+            f"the last {_LOOK_BACK[-1]} commits of {self.location.url} do not say how far it has come",
             hint="begin anew with `--reset`",
         )
 

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from streamhouse.core.errors import InvalidRecord
 from streamhouse.core.limits import MIB
+from streamhouse.spark.tables.leftovers import UNFINISHED
 
 GATHERED_BYTES: Final = 64 * MIB
 """Of a task, in Arrow's form: what it holds in memory, and the upper bound of a file."""
@@ -127,7 +128,7 @@ def write_parquet(filesystem: pafs.FileSystem, path: str, rows: pa.Table) -> int
     data = sink.getbuffer()
     if isinstance(filesystem, pafs.LocalFileSystem):
         filesystem.create_dir(path.rsplit("/", 1)[0], recursive=True)
-        unfinished = f"{path}.unfinished"
+        unfinished = f"{path}{UNFINISHED}"
         with filesystem.open_output_stream(unfinished) as out:
             out.write(data)
         filesystem.move(unfinished, path)

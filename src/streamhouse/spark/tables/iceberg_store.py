@@ -20,15 +20,18 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.update import ValidatableTableRequirement
+from pyiceberg.table.update import RemoveSnapshotsUpdate, ValidatableTableRequirement
 from pyiceberg.transforms import DayTransform, HourTransform, Transform
 from pyiceberg.types import NestedField
 
+from streamhouse.core.clock import SystemClock
 from streamhouse.core.errors import InvalidSetting, NotFound
 from streamhouse.core.randomness import SystemRandomness
 from streamhouse.spark.pipelines.progress import Batch, Progress, Verdict, decide, read_progress
 from streamhouse.spark.tables.columns import check_types, merged_schema, plain_schema
 from streamhouse.spark.tables.files import PartitionBy, WrittenFile, read_parquet, with_columns, write_parquet
+from streamhouse.spark.tables.iceberg_files import forgettable_snapshots, is_leftover_kind, referred_urls
+from streamhouse.spark.tables.leftovers import check_not_vacuumed, files_gone, new_name
 from streamhouse.spark.tables.location import Location
 from streamhouse.spark.tables.store import (
     Compacted,
@@ -41,11 +44,13 @@ from streamhouse.spark.tables.store import (
 )
 
 _PROGRESS: Final = "streamhouse.progress"
+_HORIZON: Final = "streamhouse.vacuum-horizon-ms"
 _CATALOG: Final = "streamhouse"
 _PROPERTIES: Final = {
     "commit.retry.num-retries": "0",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
+    "commit.manifest-merge.enabled": "true",  # else every batch leaves a manifest that all later ones have to list
 }
 _TRANSFORMS: Final[dict[PartitionBy, tuple[Transform[Any, Any], str]]] = {
     PartitionBy.DAY: (DayTransform(), "day"),
@@ -54,13 +59,15 @@ _TRANSFORMS: Final[dict[PartitionBy, tuple[Transform[Any, Any], str]]] = {
 
 
 class _StandsAt(ValidatableTableRequirement):
-    """The table's progress is the one that the commit was decided on."""
+    """The table's progress and horizon are those that the commit was decided on."""
 
     type: Literal["streamhouse-stands-at"] = "streamhouse-stands-at"
     progress: str | None
+    horizon: str | None
 
     def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]  # as pyiceberg's own
-        if base_metadata is None or base_metadata.properties.get(_PROGRESS) != self.progress:
+        known = {} if base_metadata is None else base_metadata.properties
+        if base_metadata is None or (known.get(_PROGRESS), known.get(_HORIZON)) != (self.progress, self.horizon):
             raise CommitFailedException("the table's progress has changed")
 
 
@@ -81,6 +88,8 @@ class IcebergStore(TableStore):
         super().__init__(location, by=by, time_column=time_column)
         self._catalog_uri = catalog_uri
         self._identifier = (namespace, table)
+        # pyiceberg takes the path of a URL as it stands: nothing in it may be percent-encoded.
+        self._url = f"file://{location.path}" if location.is_local else location.url
 
     def exists(self) -> bool:
         with _Catalog(self) as catalog:
@@ -90,13 +99,14 @@ class IcebergStore(TableStore):
         with _Catalog(self) as catalog:
             if catalog.table_exists(self._identifier):
                 return
+            self.check_free("metadata")  # its first file comes before the catalog's row
             _make_namespace(catalog, self._identifier[0])
             numbered = _numbered(schema)
             try:
                 catalog.create_table(
                     self._identifier,
                     numbered,
-                    location=self.location.url,
+                    location=self._url,
                     partition_spec=self._spec(numbered),
                     properties=_PROPERTIES,
                 )
@@ -139,6 +149,7 @@ class IcebergStore(TableStore):
                 table = self._load(catalog)
                 if decide(_progress(table), batch) is Verdict.SKIP:
                     return False
+                check_not_vacuumed((file.path for file in files), _horizon_ms(table), self.location.url)
                 known = _arrow_schema(table)
                 added = added_columns(known, files)
                 ready = self.reconciled(files, merged_schema(known, added))
@@ -146,8 +157,7 @@ class IcebergStore(TableStore):
                     if len(added):
                         _add_columns(transaction, added)
                     if ready:
-                        paths = [f"{self.location.url}/{file.path}" for file in ready]
-                        transaction.add_files(paths, check_duplicate_files=False)
+                        self._add(transaction, [f"{self._url}/{file.path}" for file in ready])
                     transaction.set_properties({_PROGRESS: batch.done.to_json()})
                 return True
 
@@ -161,20 +171,57 @@ class IcebergStore(TableStore):
         return self.until_alone(attempt)
 
     def clear_leftovers(self) -> None:
-        """Files that no snapshot names are invisible."""
+        """Files that no snapshot names are invisible; a vacuum removes them."""
+
+    def raise_horizon(self, before_ms: int) -> int:
+        def attempt() -> int:
+            with _Catalog(self) as catalog:
+                table = self._load(catalog)
+                old = forgettable_snapshots(table.metadata, before_ms)
+                with _Commit(table) as transaction:
+                    horizon_ms = max(before_ms, _horizon_ms(table))
+                    transaction.set_properties({**_PROPERTIES, _HORIZON: str(horizon_ms)})
+                    if old:
+                        forget = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": sorted(old)})
+                        transaction._stage((forget,), ())
+                return len(old)
+
+        return self.until_alone(attempt)
+
+    def forgettable(self, before_ms: int) -> int:
+        with _Catalog(self) as catalog:
+            return len(forgettable_snapshots(self._load(catalog).metadata, before_ms))
+
+    def current_files(self) -> set[str]:
+        with _Catalog(self) as catalog:
+            table = self._load(catalog)
+            others = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+            return self._below(referred_urls(table, without=others - {table.metadata.current_snapshot_id or 0}))
+
+    def referred_files(self, before_ms: int, *, as_if_forgotten: bool) -> set[str]:
+        with _Catalog(self) as catalog:
+            table = self._load(catalog)
+            without = forgettable_snapshots(table.metadata, before_ms) if as_if_forgotten else set()
+            return self._below(referred_urls(table, without=without))
+
+    def is_vacuums(self, path: str) -> bool:
+        return is_leftover_kind(path, self.data_prefix)
 
     def drop(self) -> None:
         with _Catalog(self) as catalog:
             if catalog.table_exists(self._identifier):
+                self._load(catalog)  # whatever else has its name is not for us to drop
+                self.delete_files(lambda path: path.startswith(self.data_prefix) and self.is_vacuums(path))
                 catalog.drop_table(self._identifier)
-        self.drop_directory()
+        self.delete_files(self.is_vacuums)
+        self.remove_empty_directories()
 
     def _load(self, catalog: SqlCatalog) -> Table:
         try:
             table = catalog.load_table(self._identifier)
         except NoSuchTableError:
             raise NotFound(f"there is no Iceberg table {'.'.join(self._identifier)}") from None
-        if table.location().rstrip("/") != self.location.url:
+        if table.location().rstrip("/") != self._url:
             raise InvalidSetting(
                 f"the table {'.'.join(self._identifier)} lies in {table.location()}, not in {self.location.url}",
                 hint="name another table or namespace",
@@ -191,6 +238,12 @@ class IcebergStore(TableStore):
                 source_id=source.field_id, field_id=1000, transform=transform, name=f"{self.time_column}_{suffix}"
             )
         )
+
+    def _add(self, transaction: Any, urls: list[str]) -> None:
+        try:
+            transaction.add_files(urls, check_duplicate_files=False)
+        except FileNotFoundError as error:
+            raise files_gone(self.location.url) from error
 
     def _compact(self, table: Table, *, small_bytes: int, target_bytes: int) -> Compacted:
         found = {task.file.file_path: task.file for task in table.scan().plan_files()}
@@ -210,7 +263,8 @@ class IcebergStore(TableStore):
             rows = pa.concat_tables(
                 [with_columns(read_parquet(filesystem, self._path_of(path)), schema) for path in group]
             )
-            target = f"{group[0].rsplit('/', 1)[0]}/compacted-{SystemRandomness().uuid()}.parquet"
+            name = new_name("compacted", now_ms=SystemClock().wall_ms(), unique=SystemRandomness().uuid())
+            target = f"{group[0].rsplit('/', 1)[0]}/{name}"
             write_parquet(filesystem, self._path_of(target), rows)
             merged.append(target)
         with _Commit(table) as transaction:
@@ -224,8 +278,11 @@ class IcebergStore(TableStore):
         gone = sum(len(group) for group in groups)
         return Compacted(files_before=len(found), files_after=len(found) - gone + len(groups))
 
+    def _below(self, urls: set[str]) -> set[str]:
+        return {url.removeprefix(f"{self._url}/") for url in urls}
+
     def _path_of(self, url: str) -> str:
-        return f"{self.location.path}{url.removeprefix(self.location.url)}"
+        return f"{self.location.path}{url.removeprefix(self._url)}"
 
 
 class _Catalog:
@@ -246,7 +303,8 @@ class _Commit:
 
     def __init__(self, table: Table) -> None:
         self._transaction = table.transaction()
-        self._transaction._stage((), (_StandsAt(progress=table.properties.get(_PROGRESS)),))  # type: ignore[arg-type]
+        stands = _StandsAt(progress=table.properties.get(_PROGRESS), horizon=table.properties.get(_HORIZON))
+        self._transaction._stage((), (stands,))  # type: ignore[arg-type]
 
     def __enter__(self) -> Any:
         return self._transaction
@@ -269,6 +327,10 @@ def _make_namespace(catalog: SqlCatalog, namespace: str) -> None:
 def _progress(table: Table) -> Progress | None:
     text = table.properties.get(_PROGRESS)
     return None if text is None else read_progress(text)
+
+
+def _horizon_ms(table: Table) -> int:
+    return int(table.properties.get(_HORIZON, 0))
 
 
 def _arrow_schema(table: Table) -> pa.Schema:

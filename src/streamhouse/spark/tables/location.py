@@ -6,6 +6,7 @@ object store.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +19,8 @@ from streamhouse.core.urls import local_path, scheme_of
 from streamhouse.objectstore.opening import StoreOptions
 
 _SCHEMES: Final = ("file", "s3")
+_UNUSABLE: Final = frozenset("%?#\n\r\0")
+"""Not all of the formats' libraries find a file again whose path has one of these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +93,22 @@ def parse_location(text: str, options: StoreOptions, *, working_dir: Path | None
         )
     url = url.rstrip("/")
     if scheme_of(url) == "file":
-        local_path(url)
-    elif not url.removeprefix("s3://").strip("/"):
+        if set(str(local_path(url))) & _UNUSABLE:
+            raise InvalidSetting(f"a table cannot lie in {text[:80]!r}", hint="a path without % ? # and line breaks")
+    elif not url.removeprefix("s3:").strip("/"):
         raise InvalidSetting(f"{text!r} names no bucket")
     return Location(url=url, options=options)
+
+
+def check_apart(location: Location, others: Iterable[tuple[str, str]]) -> None:
+    """A table needs a place of its own. ``others``: what each is, and its URL. Raises InvalidSetting."""
+    hint = "give the table a directory, or a prefix, of its own"
+    if not location.is_local and "/" not in location.path.strip("/"):
+        raise InvalidSetting(f"{location.url} is a whole bucket", hint=hint)
+    if location.is_local and not location.path.strip("/"):
+        raise InvalidSetting("a table cannot be the whole disk", hint=hint)
+    mine = f"{location.url}/"
+    for what, url in others:
+        theirs = f"{url.rstrip('/')}/"
+        if mine.startswith(theirs) or theirs.startswith(mine):
+            raise InvalidSetting(f"a table in {location.url} would be in the way of {what} in {url}", hint=hint)

@@ -8,7 +8,8 @@ A directory has no commit, so files are staged out of sight and moved in when th
 
 A kill in between is healed by the batch's replay, which first takes away what stands under the batch's names, or, when
 the checkpoint was lost with it, by ``clear_leftovers``: files of batches that the log does not know. Until then readers
-see part of a batch. There is one writer at a time, as far as its readers are concerned.
+see part of a batch. There is one writer at a time, as far as its readers are concerned; one that a later start has
+cleared up after is refused when it comes to its log entry.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -23,7 +25,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from streamhouse.core.errors import CorruptDocument, NotFound, ObjectExists
+from streamhouse.core.clock import SystemClock
+from streamhouse.core.errors import CorruptDocument, NotFound, ObjectExists, TableBusy
 from streamhouse.core.randomness import SystemRandomness
 from streamhouse.spark.connection import Connection
 from streamhouse.spark.pipelines.progress import Batch, Progress, Verdict, decide, read_progress
@@ -36,6 +39,7 @@ from streamhouse.spark.tables.files import (
     with_columns,
     write_parquet,
 )
+from streamhouse.spark.tables.leftovers import DATA, UNFINISHED, check_not_vacuumed, files_gone, new_name
 from streamhouse.spark.tables.location import Location
 from streamhouse.spark.tables.store import (
     Compacted,
@@ -50,6 +54,7 @@ from streamhouse.spark.tables.store import (
 _OURS: Final = "_streamhouse"
 _LOG: Final = f"{_OURS}/log/"
 _STAGING: Final = f"{_OURS}/staging"
+_LOG_STORES_OWN: Final = ".tmp"
 _NAME: Final = re.compile(r"(?P<query>[0-9a-z]+)-(?P<batch>\d{12})-\d{5}\.parquet")
 _KEPT_ENTRIES: Final = 20
 
@@ -63,6 +68,10 @@ class _Entry:
     """Tags of the queries that have written here, each with its last batch."""
     merging: list[dict[str, Any]]
     """Compactions that are decided: files that go, and the staged one that takes their place."""
+    starts: int = 0
+    """How often leftovers were cleared away: what a writer had moved in before that may be gone."""
+    horizon_ms: int = 0
+    """Files that were made before are committed no more: a vacuum may have removed them."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -83,6 +92,7 @@ class ParquetStore(TableStore):
 
     def create(self, schema: pa.Schema) -> None:
         if self._last() is None:
+            self.check_free(_OURS, _LOG_STORES_OWN)
             try:
                 self._put(_Entry(number=1, ddl=ddl_of(schema), queries={}, merging=[]))
             except LostRace:
@@ -118,13 +128,21 @@ class ParquetStore(TableStore):
         self.until_alone(attempt)
 
     def commit(self, batch: Batch, files: Sequence[WrittenFile]) -> bool:
+        moved_at: int | None = None
+
         def attempt() -> bool:
+            nonlocal moved_at
             entry = self._need()
             if decide(_progress(entry), batch) is Verdict.SKIP:
                 return False
+            check_not_vacuumed((file.path for file in files), entry.horizon_ms, self.location.url)
             schema = merged_schema(entry.schema, added_columns(entry.schema, files))
             tag = query_tag(batch.query_id)
-            self._move_in(self.reconciled(files, schema), f"{tag}-{batch.batch_id:012d}")
+            if moved_at is None:
+                self._move_in(self.reconciled(files, schema), f"{tag}-{batch.batch_id:012d}")
+                moved_at = entry.starts
+            elif moved_at != entry.starts:
+                raise TableBusy(f"another runner has begun with {self.location.url}", hint="run it in one place")
             self._put(
                 replace(
                     entry,
@@ -149,7 +167,7 @@ class ParquetStore(TableStore):
         filesystem, merging = self.location.filesystem(), list[dict[str, Any]]()
         for directory, files in buckets.items():
             for group in bins(files, small_bytes=small_bytes, target_bytes=target_bytes):
-                name = f"compacted-{SystemRandomness().uuid().hex}.parquet"
+                name = new_name("compacted", now_ms=SystemClock().wall_ms(), unique=SystemRandomness().uuid())
                 rows = [read_parquet(filesystem, f"{self.location.path}/{path}") for path in group]
                 merged = pa.concat_tables([with_columns(each, known.schema) for each in rows])
                 write_parquet(filesystem, f"{self.location.path}/{_STAGING}/{name}", merged)
@@ -158,49 +176,80 @@ class ParquetStore(TableStore):
         if merging:
 
             def decide_on() -> None:
-                entry = self._need()
-                self._put(replace(entry, number=entry.number + 1, merging=merging))
+                self._finish_merging()
+                entry, there = self._need(), self._files()
+                # What another compaction has put together meanwhile would be there twice.
+                mine = [piece for piece in merging if there.keys() >= set(piece["gone"])]
+                if entry.merging:
+                    raise LostRace
+                self._put(replace(entry, number=entry.number + 1, merging=mine))
 
             self.until_alone(decide_on)
             self._finish_merging()
         return Compacted(files_before=len(before), files_after=len(self._files()))
 
     def clear_leftovers(self) -> None:
+        """What is staged stays for a vacuum: nobody sees it, and another process may be about to need it."""
         self._finish_merging()
+
+        def attempt() -> list[str]:
+            entry = self._need()
+            found = [path for path in self._files() if not self._is_committed(path, entry)]
+            if found:  # from this entry on, whoever has moved them in can no longer commit them
+                self._put(replace(entry, number=entry.number + 1, starts=entry.starts + 1))
+            return found
+
+        self._delete(self.until_alone(attempt))
+
+    def raise_horizon(self, before_ms: int) -> int:
+        def attempt() -> int:
+            entry = self._need()
+            self._put(replace(entry, number=entry.number + 1, horizon_ms=max(before_ms, entry.horizon_ms)))
+            return 0
+
+        return self.until_alone(attempt)
+
+    def forgettable(self, before_ms: int) -> int:
+        """A directory has one version."""
+        return 0
+
+    def current_files(self) -> set[str]:
+        return set(self._files())
+
+    def referred_files(self, before_ms: int, *, as_if_forgotten: bool) -> set[str]:
+        """Whatever readers see stays; of what is staged, what a compaction has been decided on with."""
         entry = self._need()
-        filesystem = self.location.filesystem()
-        for path in self._files():
-            if not self._is_committed(path, entry):
-                filesystem.delete_file(f"{self.location.path}/{path}")
-        kept = {piece["staged"] for piece in entry.merging}
-        for path in self._list(_STAGING):
-            if path not in kept:
-                filesystem.delete_file(f"{self.location.path}/{path}")
+        return set(self._files()) | {piece["staged"] for piece in entry.merging}
+
+    def is_vacuums(self, path: str) -> bool:
+        return (path.startswith(f"{_STAGING}/") and path.endswith(DATA)) or path.endswith(UNFINISHED)
 
     def drop(self) -> None:
         """The log goes last, and by the store that wrote it, which knows what is there."""
-        filesystem = self.location.filesystem()
-        for path in self._list(""):
-            filesystem.delete_file(f"{self.location.path}/{path}")
+        self.delete_files(lambda path: path.endswith(DATA))
 
         async def forget() -> None:
             objects = await self._log.objects()
             await objects.delete([info.key async for info in objects.list(_LOG)])
 
         self._log.run(forget())
+        self.remove_empty_directories(but=_LOG_STORES_OWN)
 
     def _move_in(self, files: Sequence[WrittenFile], tag: str) -> None:
         filesystem = self.location.filesystem()
-        for path in self._files():
-            if path.rpartition("/")[2].startswith(f"{tag}-"):
-                filesystem.delete_file(f"{self.location.path}/{path}")
+        self._delete([path for path in self._files() if path.rpartition("/")[2].startswith(f"{tag}-")])
         for number, file in enumerate(files):
             directory = f"{self.location.path}/{bucket_directory(self.by, file.bucket)}".rstrip("/")
             filesystem.create_dir(directory, recursive=True)
-            filesystem.move(f"{self.location.path}/{file.path}", f"{directory}/{tag}-{number:05d}.parquet")
+            try:
+                filesystem.move(f"{self.location.path}/{file.path}", f"{directory}/{tag}-{number:05d}.parquet")
+            except FileNotFoundError as error:
+                raise files_gone(self.location.url) from error
 
     def _finish_merging(self) -> None:
-        """Any process may: each step is harmless when it was done already."""
+        """Any process may: each step is harmless when it was done already. What goes, goes only when what takes its
+        place is there: rows are in the table twice for a moment, and never missing.
+        """
         filesystem = self.location.filesystem()
 
         def attempt() -> None:
@@ -209,14 +258,20 @@ class ParquetStore(TableStore):
                 return
             for piece in entry.merging:
                 staged, target = (f"{self.location.path}/{piece[name]}" for name in ("staged", "target"))
-                for path in piece["gone"]:
-                    if _is_there(filesystem, f"{self.location.path}/{path}"):
-                        filesystem.delete_file(f"{self.location.path}/{path}")
-                if _is_there(filesystem, staged):
-                    filesystem.move(staged, target)
+                with suppress(FileNotFoundError):
+                    if _is_there(filesystem, staged):
+                        filesystem.move(staged, target)
+                if _is_there(filesystem, target):
+                    self._delete(piece["gone"])
             self._put(replace(entry, number=entry.number + 1, merging=[]))
 
         self.until_alone(attempt)
+
+    def _delete(self, paths: Sequence[str]) -> None:
+        filesystem = self.location.filesystem()
+        for path in paths:
+            with suppress(FileNotFoundError):
+                filesystem.delete_file(f"{self.location.path}/{path}")
 
     def _is_committed(self, path: str, entry: _Entry) -> bool:
         match = _NAME.fullmatch(path.rpartition("/")[2])

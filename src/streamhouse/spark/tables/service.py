@@ -6,11 +6,14 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from streamhouse.core.clock import SystemClock
 from streamhouse.core.errors import Conflict, InvalidSetting
 from streamhouse.core.randomness import SystemRandomness
+from streamhouse.core.units import format_duration
 from streamhouse.metadata.contract import WantedState
 from streamhouse.spark.connection import connect
 from streamhouse.spark.offsets import offsets_document
@@ -18,12 +21,17 @@ from streamhouse.spark.pipelines.place import Place
 from streamhouse.spark.tables.catalog import StoredTable, Tables
 from streamhouse.spark.tables.columns import ddl_of
 from streamhouse.spark.tables.files import PartitionBy
+from streamhouse.spark.tables.leftovers import Vacuumed
+from streamhouse.spark.tables.location import check_apart, parse_location
 from streamhouse.spark.tables.opening import open_table
 from streamhouse.spark.tables.spec import StorageSpec, TableFormat, TableSpec
 from streamhouse.spark.tables.store import Compacted, TableStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+MIN_VACUUM_AGE_MS: Final = 3_600_000
+"""Writers are safe at any age; readers are not: what they have looked up must be there until they have read it."""
 
 
 def storage_of(format: str, location: str, partition_by: str, catalog: str) -> StorageSpec:
@@ -33,6 +41,8 @@ def storage_of(format: str, location: str, partition_by: str, catalog: str) -> S
         raise InvalidSetting(f"there is no table format {format[:40]!r}", hint=f"write {', '.join(kinds)}")
     if partition_by not in parts:
         raise InvalidSetting(f"no table is partitioned by {partition_by[:40]!r}", hint=f"write {', '.join(parts)}")
+    if "://" not in location:
+        location = str(Path(location).absolute())  # whoever runs it may be elsewhere
     return StorageSpec(
         format=TableFormat(format), location=location, partition_by=PartitionBy(partition_by), catalog=catalog
     )
@@ -46,13 +56,30 @@ class TableService:
         self._randomness = SystemRandomness()
 
     def create(self, spec: TableSpec, wanted: WantedState) -> StoredTable:
+        """Over a table of ours that is there already it goes on where that stands."""
         spec.schema()
-        open_table(spec.storage, self._address)
+        checked = replace(spec, generation=max(spec.generation, self._generation_there(spec)))
 
         async def create() -> StoredTable:
-            return await (await self._tables()).create(spec, wanted)
+            return await (await self._tables()).create(checked, wanted)
 
         return self._connection.run(create())
+
+    def _generation_there(self, spec: TableSpec) -> int:
+        store = open_table(spec.storage, self._address)
+        taken = [("the object store", self._address.store_url), ("the metadata", self._address.metadata_url)]
+        for each in self.list():
+            other = parse_location(each.spec.storage.location, self._address.store).url
+            taken.append((f"the table {each.name}", other))
+        check_apart(store.location, [(what, url.replace("sqlite://", "file://", 1)) for what, url in taken])
+        if not store.exists():
+            return 0
+        progress = store.look().progress
+        if progress is None and store.state().rows:
+            raise InvalidSetting(
+                f"in {store.location.url} is a table that somebody else has filled", hint="give this one another place"
+            )
+        return 0 if progress is None else progress.generation
 
     def get(self, name: str) -> StoredTable:
         async def get() -> StoredTable:
@@ -101,8 +128,19 @@ class TableService:
             "columns": ddl_of(standing.schema),
         }
 
-    def compact(self, name: str, *, target_bytes: int) -> Compacted:
-        return self._store(self.get(name)).compact(small_bytes=target_bytes // 2, target_bytes=target_bytes)
+    def compact(self, name: str, *, target_bytes: int, of_pipeline: bool = False) -> Compacted:
+        store = self._store_of(name, of_pipeline=of_pipeline)
+        return store.compact(small_bytes=target_bytes // 2, target_bytes=target_bytes)
+
+    def vacuum(self, name: str, *, older_than_ms: int, dry_run: bool, of_pipeline: bool = False) -> Vacuumed:
+        """Raises InvalidSetting for an age at which readers would be disturbed."""
+        if older_than_ms < MIN_VACUUM_AGE_MS:
+            raise InvalidSetting(
+                f"{format_duration(older_than_ms)} is too young: whoever has just begun to read may need such files",
+                hint=f"keep {format_duration(MIN_VACUUM_AGE_MS)} at least",
+            )
+        store = self._store_of(name, of_pipeline=of_pipeline)
+        return store.vacuum(before_ms=SystemClock().wall_ms() - older_than_ms, dry_run=dry_run)
 
     def run(
         self,
@@ -129,6 +167,20 @@ class TableService:
 
     def _store(self, stored: StoredTable) -> TableStore:
         return open_table(stored.spec.storage, self._address)
+
+    def _store_of(self, name: str, *, of_pipeline: bool) -> TableStore:
+        """A table by its name, or the one that a pipeline writes to."""
+        if not of_pipeline:
+            return self._store(self.get(name))
+        from streamhouse.spark.pipelines.service import Pipelines
+        from streamhouse.spark.pipelines.target_opening import open_target
+        from streamhouse.spark.tables.target import TableTarget
+
+        pipeline = Pipelines(self.place).get(name)
+        target = open_target(pipeline, self.place.address_options, run_id="")
+        if not isinstance(target, TableTarget):
+            raise InvalidSetting(f"the pipeline {name} writes to {target.name}", hint="name one that writes to a table")
+        return target.store
 
     async def _tables(self) -> Tables:
         return Tables(await self._connection.metadata(), self._randomness)

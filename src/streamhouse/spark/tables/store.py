@@ -9,22 +9,26 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from streamhouse.core.errors import TableBusy
+from streamhouse.core.errors import InvalidSetting, TableBusy
 from streamhouse.spark.pipelines.progress import Batch, Progress
 from streamhouse.spark.tables.columns import new_columns
 from streamhouse.spark.tables.files import PartitionBy, WrittenFile, read_parquet, with_columns, write_parquet
+from streamhouse.spark.tables.leftovers import FoundFile, Vacuumed, check_all_there, unreferred
 from streamhouse.spark.tables.location import Location
 
 T = TypeVar("T")
 
 _ATTEMPTS: Final = 30
 _PAUSE_S: Final = 0.1
+_NEVER_OLD: Final = 2**63 - 1
 
 
 class LostRace(Exception):
@@ -102,9 +106,63 @@ class TableStore(ABC):
 
     @abstractmethod
     def drop(self) -> None:
-        """The table and everything in it. Nothing happens when there is none."""
+        """The table and everything in it, and nothing else that lies there. Nothing happens when there is none."""
+
+    # What a vacuum asks.
+
+    @abstractmethod
+    def raise_horizon(self, before_ms: int) -> int:
+        """From here on no file that was made before is committed any more, and versions that were replaced before are
+        forgotten. Returns how many.
+        """
+
+    @abstractmethod
+    def forgettable(self, before_ms: int) -> int:
+        """How many versions that would be."""
+
+    @abstractmethod
+    def current_files(self) -> set[str]:
+        """What the table consists of, below its location."""
+
+    @abstractmethod
+    def referred_files(self, before_ms: int, *, as_if_forgotten: bool) -> set[str]:
+        """What any version that can still be read refers to, and what was replaced since ``before_ms``."""
+
+    @abstractmethod
+    def is_vacuums(self, path: str) -> bool:
+        """Whether a file that nobody refers to may be taken for a leftover at all."""
 
     # What the formats share.
+
+    def vacuum(self, *, before_ms: int, dry_run: bool) -> Vacuumed:
+        """Remove files that nobody refers to and that are older. The order is what makes it safe: horizon, listing,
+        references (R6, R7).
+        """
+        expected = self.current_files()
+        snapshots = self.forgettable(before_ms) if dry_run else self.raise_horizon(before_ms)
+        found = [file for file in self._found() if self.is_vacuums(file.path)]
+        check_all_there({path for path in expected if self.is_vacuums(path)}, found, self.location.url)
+        referred = self.referred_files(before_ms, as_if_forgotten=dry_run)
+        going = unreferred(found, referred, before_ms=before_ms)
+        if not dry_run:
+            filesystem = self.location.filesystem()
+            for file in going:
+                with suppress(FileNotFoundError):  # another vacuum was faster
+                    filesystem.delete_file(f"{self.location.path}/{file.path}")
+        return Vacuumed(files=going, snapshots=snapshots)
+
+    def _found(self) -> list[FoundFile]:
+        root = self.location.path
+        selector = pafs.FileSelector(root, recursive=True, allow_not_found=True)
+        return [
+            FoundFile(
+                path=info.path[len(root) + 1 :],
+                size_bytes=info.size,
+                modified_ms=_NEVER_OLD if info.mtime_ns is None else info.mtime_ns // 1_000_000,
+            )
+            for info in self.location.filesystem().get_file_info(selector)
+            if info.type is pafs.FileType.File
+        ]
 
     def reconciled(self, files: Sequence[WrittenFile], schema: pa.Schema) -> list[WrittenFile]:
         """Files whose columns have the types of ``schema``: one that inferred another type is written anew, in place.
@@ -123,10 +181,30 @@ class TableStore(ABC):
             done.append(replace(file, schema=wanted, size_bytes=write_parquet(filesystem, path, rows)))
         return done
 
-    def drop_directory(self) -> None:
+    def check_free(self, *but: str) -> None:
+        """Before a table is made: ``drop`` could not tell its files from others. Raises InvalidSetting."""
+        others = [file.path for file in self._found() if file.path.partition("/")[0] not in but]
+        if others:
+            raise InvalidSetting(
+                f"{self.location.url} is not empty, and no {self.format} table of ours: it has {others[0]}",
+                hint="give a table a place of its own",
+            )
+
+    def delete_files(self, is_ours: Callable[[str], bool]) -> None:
+        """What else lies there stays."""
         filesystem = self.location.filesystem()
-        if filesystem.get_file_info(self.location.path).type is pafs.FileType.Directory:
-            filesystem.delete_dir(self.location.path)
+        for file in self._found():
+            if is_ours(file.path):
+                with suppress(FileNotFoundError):
+                    filesystem.delete_file(f"{self.location.path}/{file.path}")
+
+    def remove_empty_directories(self, *, but: str = "") -> None:
+        if self.location.is_local:
+            root = Path(self.location.path)
+            for directory in sorted((root, *(path for path in root.rglob("*") if path.is_dir())), reverse=True):
+                if directory.name != but:
+                    with suppress(OSError):
+                        directory.rmdir()
 
     def until_alone(self, attempt: Callable[[], T]) -> T:
         for number in range(_ATTEMPTS):

@@ -15,11 +15,13 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark import TaskContext
 
+from streamhouse.core.clock import SystemClock
 from streamhouse.core.errors import InvalidRecord
 from streamhouse.core.randomness import SystemRandomness
 from streamhouse.spark import sink
 from streamhouse.spark.tables.columns import OWN_COLUMNS, TIME_TYPE, parse_schema
 from streamhouse.spark.tables.files import PartitionBy, TaskFiles, WrittenFile, bucket_directory
+from streamhouse.spark.tables.leftovers import new_name
 from streamhouse.spark.tables.location import Location
 from streamhouse.spark.tables.spec import ValueFormat, ValueSpec
 from streamhouse.spark.tables.values import Avro, Decoder, GivenJson, InferredJson
@@ -81,10 +83,10 @@ def write_rows(payload: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa
 class _Task:
     def __init__(self, plan: TaskPlan) -> None:
         context = TaskContext.get()
-        number, randomness = 0 if context is None else context.partitionId(), SystemRandomness()
+        number, clock, randomness = 0 if context is None else context.partitionId(), SystemClock(), SystemRandomness()
 
         def place(bucket: str | None) -> str:
-            name = f"{plan.batch}-{number:05d}-{randomness.uuid()}.parquet"
+            name = new_name(f"{plan.batch}-{number:05d}", now_ms=clock.wall_ms(), unique=randomness.uuid())
             return f"{plan.data_prefix}{bucket_directory(plan.by, bucket)}{name}"
 
         self.files = TaskFiles(
