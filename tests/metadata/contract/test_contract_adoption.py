@@ -317,7 +317,38 @@ async def test_r7_one_blob_of_many_shares_lives_until_its_last_entry_goes(backen
         assert await backend.store.list_dereferenced(grace_ms=0, limit=10) == []
         await backend.store.advance_log_start(key, end)
     await backend.advance(10)
-    assert await backend.store.list_dereferenced(grace_ms=0, limit=10) == []
-    await query.register(intent(query.key(1)))
-    await backend.advance(10)
     assert [found.key for found in await backend.store.list_dereferenced(grace_ms=0, limit=10)] == [blob.key]
+
+
+async def test_r7_what_is_adopted_is_held_by_its_entries_alone(backend: Backend) -> None:
+    """A batch write's manifest has no next batch that would replace it; it must not hold objects for ever."""
+    query = await sink(backend)
+    one, two = query.topic.partition_keys()
+    shared, own = backend.object(), backend.object()
+    await query.register(
+        intent(query.key(), intent_slice(0, shared, 3), intent_slice(1, shared, 4), intent_slice(1, own, 2))
+    )
+    await backend.store.adopt_intent(query.key(), 0, epoch=1, base_offset=0)
+    await backend.store.advance_log_start(one, 3)
+    await backend.advance(1)
+    assert await backend.store.list_dereferenced(grace_ms=0, limit=10) == []
+    await backend.store.adopt_intent(query.key(), 1, epoch=1, base_offset=0)
+    await backend.store.adopt_intent(query.key(), 1, epoch=1, base_offset=0)
+    assert await backend.store.list_dereferenced(grace_ms=0, limit=10) == []
+    await backend.store.advance_log_start(two, 6)
+    await backend.advance(1)
+    gone = await backend.store.list_dereferenced(grace_ms=0, limit=10)
+    assert {each.key for each in gone} == {shared.key, own.key}
+    assert await backend.store.forget_objects([shared.key, own.key]) == 2
+
+
+async def test_r7_entries_keep_their_objects_when_the_next_batch_replaces_the_manifest(backend: Backend) -> None:
+    query = await sink(backend)
+    for number in range(3):
+        await query.register(query.manifest(number))
+        await query.adopt_all(number)
+        await backend.advance(1)
+        assert await backend.store.list_dereferenced(grace_ms=0, limit=10) == []
+    entries = [entry for key in query.topic.partition_keys() for entry in await backend.entries(key)]
+    assert await backend.store.forget_objects([entry.object_key for entry in entries]) == 0
+    assert await backend.store.find_unreferenced([entry.object_key for entry in entries]) == set()

@@ -101,6 +101,33 @@ async def test_a_migration_that_fails_leaves_nothing(tmp_path: Path, monkeypatch
         await create(store, "orders")
 
 
+async def test_r7_a_file_of_before_lets_go_of_what_only_adopted_manifests_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until schema 2 a manifest counted as a reference also when its entries did."""
+    path = tmp_path / "metadata.db"
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:2])
+        async with new_store(path):
+            pass
+    slices = [("kept", 0, 0), ("kept", 1, 7), ("gone", 2, 9), ("gone", 3, 11), ("waiting", 4, None)]
+    with sqlite3.connect(path) as raw:
+        raw.executemany(
+            "INSERT INTO objects (object_key, size_bytes, created_at, refs) VALUES (?, 1, 0, ?)",
+            [("kept", 3), ("gone", 2), ("waiting", 1)],
+        )
+        raw.executemany(
+            "INSERT INTO sink_slices VALUES ('q', x'00', 0, ?2, 0, ?1, 1, 0, 0, 1, 1, 'kafka', 0, 0, ?3, ?3)", slices
+        )
+    raw.close()
+    async with new_store(path):
+        pass
+    with sqlite3.connect(path) as raw:
+        found = raw.execute("SELECT object_key, refs, dereferenced_at IS NULL FROM objects ORDER BY 1").fetchall()
+    raw.close()
+    assert found == [("gone", 0, 0), ("kept", 1, 1), ("waiting", 1, 1)]
+
+
 def not_a_database(path: Path) -> None:
     path.write_bytes(b"this is a letter, not a database\n" * 200)
 

@@ -52,7 +52,7 @@ JOIN sink_slices AS s
 JOIN sink_queries AS q ON q.query_id = s.query_id AND q.topic_id = s.topic_id
 ORDER BY q.registered_at, s.query_id, s.topic_id, s.batch_id, s.partition_id
 """
-_DROP_EARLIER: Final = "DELETE FROM sink_slices WHERE query_id = $1 AND topic_id = $2 RETURNING object_key"
+_DROP_EARLIER: Final = "DELETE FROM sink_slices WHERE query_id = $1 AND topic_id = $2"
 
 
 class PostgresIntents(Pipeline):
@@ -174,8 +174,8 @@ async def _write(connection: Connection, intent: Intent) -> IntentOutcome:
         key.batch_id,
         not slices,
     )
-    # The former batch is in the log: its entries hold references of their own.
-    dropped = await connection.fetch(_DROP_EARLIER, key.query_id, key.topic_id)
+    # The former batch is in the log: its references became its entries' when they were adopted.
+    await connection.execute(_DROP_EARLIER, key.query_id, key.topic_id)
     if slices:
         await connection.execute(_INSERT_SLICES, key.query_id, key.topic_id, key.batch_id, *_columns(slices))
         await connection.execute(
@@ -189,8 +189,6 @@ async def _write(connection: Connection, intent: Intent) -> IntentOutcome:
         await connection.execute(
             "SELECT sh_notify_keys('intents', $1, $2)", [key.topic_id] * len(partitions), partitions
         )
-    if dropped:
-        await connection.execute("SELECT sh_dereference($1)", [row["object_key"] for row in dropped])
     verdict = IntentVerdict.REGISTERED if slices else IntentVerdict.COMPLETE
     return IntentOutcome(verdict=verdict, intent=Intent(key=key, slices=slices))
 

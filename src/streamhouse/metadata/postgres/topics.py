@@ -66,9 +66,13 @@ _DELETE_REST: Final = (
     "DELETE FROM sink_queries WHERE topic_id = $1",
 )
 _DEREFERENCE_REST: Final = """
-WITH slices AS (DELETE FROM sink_slices WHERE topic_id = $1 RETURNING object_key),
+WITH slices AS (DELETE FROM sink_slices WHERE topic_id = $1 RETURNING object_key, adopted_base_offset),
      pending AS (DELETE FROM compactions WHERE topic_id = $1 RETURNING object_key)
-SELECT array_agg(object_key) FROM (SELECT object_key FROM slices UNION ALL SELECT object_key FROM pending) AS dropped
+SELECT array_agg(object_key)
+FROM (
+    SELECT object_key FROM slices WHERE adopted_base_offset IS NULL
+    UNION ALL SELECT object_key FROM pending
+) AS dropped
 """
 
 

@@ -82,9 +82,7 @@ def _replace(tx: Tx, intent: Intent) -> None:
     """The previous batch is in the log, where its entries hold the objects; its manifest goes."""
     key = intent.key
     of_query = (key.query_id, key.topic_id.bytes)
-    old = tx.rows("SELECT object_key FROM sink_slices WHERE query_id = ? AND topic_id = ?", of_query)
-    tx.run("DELETE FROM sink_slices WHERE query_id = ? AND topic_id = ?", of_query)
-    drop_references(tx, [object_key for (object_key,) in old])
+    _forget_slices(tx, of_query)
     tx.run(
         "INSERT INTO sink_queries (query_id, topic_id, last_batch_id, complete, registered_at) VALUES (?, ?, ?, ?, ?) "
         "ON CONFLICT (query_id, topic_id) DO UPDATE SET last_batch_id = excluded.last_batch_id, "
@@ -168,9 +166,14 @@ def adopt_intent(tx: Tx, key: IntentKey, partition: int, *, epoch: int, base_off
 
 
 def _append_share(tx: Tx, key: IntentKey, tail: Tail, share: Sequence[Row]) -> None:
-    """Entries, watermark and the mark on the share in one step, so that nobody can do it twice (R8)."""
+    """Entries, watermark and the mark on the share in one step, so that nobody can do it twice (R8).
+
+    From here on the entries hold the objects, and the manifest does not: it stays for as long as its query has no later
+    batch, which for most batch writes is for ever, and would keep objects from vacuum that retention has let go of.
+    """
     appends = Appends(tx)
     marks: list[Row] = []
+    adopted: list[str] = []
     for seq, _, _, *columns in share:
         piece = _slice_of(columns)
         base = appends.append(
@@ -185,7 +188,9 @@ def _append_share(tx: Tx, key: IntentKey, tail: Tail, share: Sequence[Row]) -> N
             max_timestamp_ms=piece.max_timestamp_ms,
         )
         marks.append((base, tail.watermark - 1, *_sql_key(key), seq))
+        adopted.append(piece.object.key)
     appends.write()
+    drop_references(tx, adopted)
     tx.run_many(
         f"UPDATE sink_slices SET adopted_base_offset = ?, adopted_end_offset = ? WHERE {_OF_BATCH} AND seq = ?", marks
     )
@@ -213,10 +218,16 @@ def forget_intents(tx: Tx, topic_id: TopicId) -> None:
     """Everything queries have sent to a topic that is being deleted."""
     for (query_id,) in tx.rows("SELECT query_id FROM sink_queries WHERE topic_id = ?", (topic_id.bytes,)):
         of_query = (query_id, topic_id.bytes)
-        rows = tx.rows("SELECT object_key FROM sink_slices WHERE query_id = ? AND topic_id = ?", of_query)
-        drop_references(tx, [object_key for (object_key,) in rows])
-        tx.run("DELETE FROM sink_slices WHERE query_id = ? AND topic_id = ?", of_query)
+        _forget_slices(tx, of_query)
         tx.run("DELETE FROM sink_queries WHERE query_id = ? AND topic_id = ?", of_query)
+
+
+def _forget_slices(tx: Tx, of_query: tuple[str, bytes]) -> None:
+    """Only what was never adopted still holds its object."""
+    where = "WHERE query_id = ? AND topic_id = ?"
+    held = tx.rows(f"SELECT object_key FROM sink_slices {where} AND adopted_base_offset IS NULL", of_query)
+    tx.run(f"DELETE FROM sink_slices {where}", of_query)
+    drop_references(tx, [object_key for (object_key,) in held])
 
 
 def _sql_key(key: IntentKey) -> tuple[str, bytes, int]:
