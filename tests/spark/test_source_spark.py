@@ -198,6 +198,20 @@ class TestStream:
         assert [len(batch) for batch in rows.batches.values()] == [149, 149, 102]
         assert rows.all == [*numbers(0, range(300)), *numbers(1, range(100))]
 
+    def test_a_batch_waits_for_its_least_number_of_rows_though_no_most_is_said(
+        self, spark: SparkSession, orders: RunningStreamHouse, source_options: dict[str, str], checkpoint: str
+    ) -> None:
+        rows = Rows()
+        frame = stream(spark, source_options, startingOffsets="earliest", minOffsetsPerTrigger="20")
+        with running(frame, checkpoint, rows) as query:
+            rows.wait_for_batches(1)
+            produce(orders, 0, 15)
+            query.processAllAvailable()
+            assert rows.all == []
+            produce(orders, 1, 5)
+            rows.wait_for(20)
+        assert rows.batches[1] != []
+
     def test_added_partitions_are_read_from_their_start_and_progress_is_a_consumer_group(
         self, spark: SparkSession, orders: RunningStreamHouse, source_options: dict[str, str], checkpoint: str
     ) -> None:

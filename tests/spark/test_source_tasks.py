@@ -24,10 +24,15 @@ from source_ground import BASE_MS, compact, entries_of, fill, plan, read, sample
 from streamhouse.core.errors import DataLost, InvalidSetting, ObjectNotFound, PartitionNotFound, TopicNotFound
 from streamhouse.core.ids import PartitionKey
 from streamhouse.metadata.contract import KAFKA_BATCHES, SEGMENT_V1
+from streamhouse.spark.address import resolve_address
 from streamhouse.spark.arrow_rows import arrow_schema
+from streamhouse.spark.batch import Task
+from streamhouse.spark.offsets import INITIAL
+from streamhouse.spark.options import parse_read_options
 from streamhouse.spark.plan import ReadRange, SplitRules, plan_splits
 from streamhouse.spark.rows import DEFAULT_COLUMNS, HEADERS
 from streamhouse.spark.snapshot import scan_ranges
+from streamhouse.spark.stream import StreamRead
 from streamhouse.testing.plugin import RunningStreamHouse
 
 EVERYTHING = {"subscribe": "orders", "includeHeaders": "true"}
@@ -179,6 +184,15 @@ class TestOptions:
         orders.run(fill(orders.api, "orders", 0, 30, flush=False))
         assert len(read({**source_options, "subscribe": "orders"})) == 30
 
+    @pytest.mark.parametrize("ending", [-1, 30])
+    def test_also_where_offsets_say_so_partition_by_partition(
+        self, orders: RunningStreamHouse, source_options: dict[str, str], ending: int
+    ) -> None:
+        """A producer was told these offsets a moment ago."""
+        orders.run(fill(orders.api, "orders", 0, 30, flush=False))
+        options = {"assign": '{"orders":[0]}', "endingOffsets": f'{{"orders":{{"0":{ending}}}}}'}
+        assert len(read({**source_options, **options})) == 30
+
 
 class TestOneLineBeforeAnyTask:
     @pytest.mark.parametrize(
@@ -290,3 +304,39 @@ class TestObjectsThatGoAway:
         orders.run(orders.api.stores.objects.delete([entry.object_key]))
         with pytest.raises(DataLost, match="orders/0: the topic was deleted while it was read"):
             planned.rows()
+
+
+class TestStreamPastWhatIsGone:
+    def test_what_is_gone_takes_no_room_in_a_batch(
+        self, orders: RunningStreamHouse, source_options: dict[str, str], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Else a stream with a limit would crawl through thousands of empty batches."""
+        orders.run(fill(orders.api, "orders", 0, 10))
+        stream = open_stream(source_options, maxOffsetsPerTrigger="5", failOnDataLoss="false")
+        at = stream.latest(INITIAL, is_unlimited=False)
+        orders.run(fill(orders.api, "orders", 0, 990, first=10))
+        orders.run(orders.api.stores.metadata.advance_log_start(key_of(orders, 0), 900))
+        end = stream.latest(at, is_unlimited=False)
+        assert end["orders"] == {"0": 905, "1": 0}
+        assert sum(each.to_offset - each.from_offset for each in ranges(stream.plan(at, end))) == 5
+        assert "orders/0 starts at offset 900 now, 5 was to be read" in caplog.text
+
+    def test_a_log_that_is_empty_by_now_is_told_at_once(
+        self, orders: RunningStreamHouse, source_options: dict[str, str]
+    ) -> None:
+        orders.run(fill(orders.api, "orders", 0, 10))
+        stream = open_stream(source_options, maxOffsetsPerTrigger="5")
+        at = stream.latest(INITIAL, is_unlimited=False)
+        orders.run(orders.api.stores.metadata.advance_log_start(key_of(orders, 0), 10))
+        end = stream.latest(at, is_unlimited=False)
+        with pytest.raises(DataLost, match="orders/0 starts at offset 10 now, 5 was to be read"):
+            stream.plan(at, end)
+
+
+def open_stream(options: dict[str, str], **more: str) -> StreamRead:
+    given = {**options, "subscribe": "orders", "startingOffsets": "earliest", **more}
+    return StreamRead(resolve_address(given, environ={}), parse_read_options(given, streaming=True))
+
+
+def ranges(tasks: list[Task]) -> list[ReadRange]:
+    return [each for task in tasks for each in task.split.ranges]

@@ -19,8 +19,8 @@ from streamhouse.spark.address import StoreAddress
 from streamhouse.spark.connection import Connection, connect
 from streamhouse.spark.fetching import read_ranges
 from streamhouse.spark.flushing import Flushes
-from streamhouse.spark.offsets import Offsets
-from streamhouse.spark.options import Edge, ReadOptions
+from streamhouse.spark.offsets import LATEST, Offsets
+from streamhouse.spark.options import Edge, Position, ReadOptions
 from streamhouse.spark.pins import PinTicket, keep_renewed, pin
 from streamhouse.spark.plan import ReadRange, Split, SplitRules, plan_splits
 from streamhouse.spark.snapshot import DataLoss, Snapshot, resolve_ending, resolve_starting, scan_ranges, take_snapshot
@@ -70,7 +70,7 @@ async def _plan(connection: Connection, options: ReadOptions) -> list[Task]:
     await connection.objects()
     loss = DataLoss(fails=options.fail_on_data_loss)
     snapshot = await take_snapshot(metadata, options, must_exist=True)
-    if options.ending.edge is not Edge.OFFSETS:
+    if _reaches_the_tail(options.ending, snapshot):
         flushes = Flushes(metadata, clock=connection.clock, randomness=connection.randomness)
         keys = [log.key for log in snapshot.logs.values()]
         await flushes.ask(keys, timeout_ms=options.flush_timeout_ms)
@@ -83,6 +83,18 @@ async def _plan(connection: Connection, options: ReadOptions) -> list[Task]:
     splits = plan_splits(await scan_ranges(metadata, ranges), split_rules(options))
     await check_objects(connection, splits)
     return [Task(split=split, pin=ticket) for split in splits]
+
+
+def _reaches_the_tail(ending: Position, snapshot: Snapshot) -> bool:
+    """Whether the read wants what may be only in a leader's hands yet: the latest, or offsets past what is in objects,
+    which a producer may have been told a moment ago.
+    """
+    if ending.edge is not Edge.OFFSETS:
+        return True
+    said = ending.by_partition or {}
+    return any(
+        said.get(each, LATEST) == LATEST or said.get(each, LATEST) > log.end for each, log in snapshot.logs.items()
+    )
 
 
 async def check_objects(connection: Connection, splits: Sequence[Split]) -> None:

@@ -6,44 +6,27 @@ whoever mistyped a topic's name is not helped by two screens of Spark's own fram
 
 from __future__ import annotations
 
-import functools
-import importlib
 import logging
 import os
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
 from pyspark.sql.types import StructType
 
 from streamhouse.core.errors import InvalidSetting, StreamHouseError
 from streamhouse.spark.address import resolve_address
 from streamhouse.spark.batch import BatchRead, Task, TaskReader
 from streamhouse.spark.offsets import INITIAL
+from streamhouse.spark.one_line import one_line
 from streamhouse.spark.options import check_names, chosen_columns, names_source, parse_read_options
 from streamhouse.spark.rows import DEFAULT_COLUMNS, ddl
 from streamhouse.spark.stream import StreamRead
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
 LOG: Final = logging.getLogger("streamhouse.spark")
-
-
-def _one_line(call: Callable[P, T]) -> Callable[P, T]:
-    @functools.wraps(call)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return call(*args, **kwargs)
-        except StreamHouseError:
-            # PySpark's own switch. The process is one of its workers, which ends with this error.
-            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
-            raise
-
-    return wrapped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +37,7 @@ class _Payload:
     tasks: TaskReader
 
 
-@_one_line
+@one_line
 def schema(options: Mapping[str, str]) -> str:
     if not names_source(options):  # of a write; or of a read that is yet to be told what it lacks
         return ddl(DEFAULT_COLUMNS)
@@ -62,17 +45,17 @@ def schema(options: Mapping[str, str]) -> str:
     return ddl(chosen_columns(options))
 
 
-@_one_line
+@one_line
 def batch_payload(options: Mapping[str, str], schema: StructType) -> bytes:
     return _payload(options, schema, streaming=False)
 
 
-@_one_line
+@one_line
 def stream_payload(options: Mapping[str, str], schema: StructType) -> bytes:
     return _payload(options, schema, streaming=True)
 
 
-@_one_line
+@one_line
 def plan(payload: bytes) -> list[bytes]:
     """One pickled task for each of Spark's."""
     return [pickle.dumps(task) for task in _loaded(payload).read.plan()]
@@ -95,47 +78,37 @@ def initial_offset() -> dict[str, Any]:
     return dict(INITIAL)
 
 
-@_one_line
+@one_line
 def open_stream(payload: bytes) -> StreamRead:
     read = _loaded(payload).read
     return StreamRead(read.address, read.options)
 
 
-@_one_line
+@one_line
 def latest_offset(stream: StreamRead, start: Mapping[str, Any], is_unlimited: bool) -> dict[str, Any]:
     return stream.latest(start, is_unlimited=is_unlimited)
 
 
-@_one_line
+@one_line
 def prepare_available_now(stream: StreamRead) -> None:
     stream.prepare_available_now()
 
 
-@_one_line
+@one_line
 def plan_stream(stream: StreamRead, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[bytes]:
     return [pickle.dumps(task) for task in stream.plan(start, end)]
 
 
 def read_limit(payload: bytes) -> ReadLimit:
-    """Spark hands it back to ``latestOffset``, where all limits are applied: it knows no two at a time."""
+    """Spark hands it back to ``latestOffset``, where all limits are applied: it knows no two at a time. Only a query
+    without any may say "everything", which is also what Spark says itself when limits are not to count.
+    """
     limits = _loaded(payload).read.options.limits
     if limits.max_rows is not None:
         return ReadMaxRows(limits.max_rows)
-    return ReadAllAvailable() if limits.max_bytes is None else ReadMaxBytes(limits.max_bytes)
-
-
-@_one_line
-def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> Any:
-    return _sink().batch_writer(options, schema, overwrite)
-
-
-@_one_line
-def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> Any:
-    return _sink().stream_writer(options, schema, overwrite)
-
-
-def _sink() -> Any:
-    return importlib.import_module("streamhouse.spark.sink")
+    if limits.max_bytes is not None:
+        return ReadMaxBytes(limits.max_bytes)
+    return ReadAllAvailable() if limits.min_rows is None else ReadMinRows(limits.min_rows)
 
 
 def _payload(options: Mapping[str, str], schema: StructType, *, streaming: bool) -> bytes:

@@ -109,8 +109,13 @@ class StreamRead:
         await self._let_go()
         await self._publish(start)
         snapshot = await self._look(start)
-        offsets = self._known_starts(start, snapshot)
-        end = await self._admit(snapshot, offsets, self._reachable(snapshot), is_unlimited=is_unlimited)
+        known, reachable = self._known_starts(start, snapshot), self._reachable(snapshot)
+        # What is gone takes no room in a batch: a query that reads on past it would crawl through empty ones.
+        left = {each: max(offset, snapshot.logs[each].start) for each, offset in known.items()}
+        end = await self._admit(snapshot, left, reachable, is_unlimited=is_unlimited)
+        if end is None:
+            beyond = {each: max(known[each], min(left[each], offset)) for each, offset in reachable.items()}
+            end = beyond if rows_between(known, beyond) else None
         if end is None:
             await asyncio.sleep(_IDLE_WAIT_S)
             return None
