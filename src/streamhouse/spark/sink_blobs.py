@@ -33,12 +33,15 @@ from streamhouse.spark.connection import Connection
 from streamhouse.spark.partitioning import place_rows
 from streamhouse.spark.sink_options import WriteOptions
 from streamhouse.spark.sink_shares import TopicShare
-from streamhouse.wire.batch import read_header, stamp_log_append_time
+from streamhouse.wire.batch import HEADER_BYTES, read_header, stamp_log_append_time
 from streamhouse.wire.codecs import Codec
 from streamhouse.wire.columns_encode import encode_by_partition
 
 _SLICE_BYTES: Final = 4 * MIB
 """One entry's worth: who reads an offset fetches the slice that holds it, and no more."""
+_ROOM_SHARE: Final = 16
+"""Of what a topic allows, one part in so many is left to compression: what cannot be made smaller becomes larger, with
+snappy by a thousandth, and a batch is closed before that is known."""
 _MAX_ROWS: Final = 2_000_000_000
 """Row numbers are 32 bits; rows without a byte in them could otherwise gather for ever."""
 
@@ -169,6 +172,7 @@ class BlobSink:
         )
         self._turn += 1
         now_ms = self._connection.clock.wall_ms()
+        room = config.max_message_bytes // _ROOM_SHARE
         encoded = encode_by_partition(
             key,
             value,
@@ -177,7 +181,7 @@ class BlobSink:
             partitions=partitions,
             partition_count=topic.partition_count,
             codec=self._codec(config),
-            batch_bytes=min(self._options.batch_bytes, config.max_message_bytes),
+            batch_bytes=max(HEADER_BYTES + 1, min(self._options.batch_bytes, config.max_message_bytes - room)),
         )
         for partition, batches in encoded.items():
             body = writer.add(topic.name, PartitionKey(topic.topic_id, partition))
