@@ -154,6 +154,17 @@ async def test_r8_a_restored_old_checkpoint_is_refused_and_drops_nothing_silentl
     assert await values_of(ground.api, "out") == ["a", "b"]
 
 
+async def test_r8_a_restored_checkpoint_that_is_one_batch_old_drops_nothing_silently(ground: Ground) -> None:
+    """Spark gives the last batch's number to a batch of other rows. A repeated one has as many as the first time."""
+    batch = BatchId(query_id="query", batch_id=3)
+    strict = SinkCommit(ground.metadata, timeout_ms=10_000, refuses_other_rows=True)
+    await strict.commit(batch, await ground.upload({"value": pa.array(["a", "b"])}))
+    await strict.commit(batch, await ground.upload({"value": pa.array(["b", "a"])}))
+    with pytest.raises(BatchRegressed, match="batch 3 of query query has 3 rows for out, which has 2 rows"):
+        await strict.commit(batch, await ground.upload({"value": pa.array(["b", "c", "d"])}))
+    assert await values_of(ground.api, "out") == ["a", "b"]
+
+
 async def test_a_lost_reply_of_the_commit_is_sent_again(small: Ground) -> None:
     shares = await small.upload({"value": pa.array(["a"])})
     lost = iter([True, True, False])

@@ -218,6 +218,22 @@ def test_r8_a_restored_old_checkpoint_is_refused(ground: Ground) -> None:
     assert ground.values() == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("mode", ["append", "update"])
+def test_r8_a_restored_checkpoint_that_is_one_batch_old_is_refused(ground: Ground, mode: str) -> None:
+    ground.add_file("1", "a")
+    ground.stream(mode=mode)
+    old = ground.directory / "old"
+    shutil.copytree(ground.checkpoint, old)
+    ground.add_file("2", "b")
+    ground.stream(mode=mode)
+    shutil.rmtree(ground.checkpoint)
+    shutil.copytree(old, ground.checkpoint)
+    ground.add_file("2", "b", "c")  # what came meanwhile is in the batch, too
+    with pytest.raises(StreamingQueryException, match="2 rows for out, which has 1 rows of a batch of that number"):
+        ground.stream(mode=mode)
+    assert ground.values() == ["a", "b"]
+
+
 def test_an_attempt_that_dies_half_way_leaves_nothing_in_the_topic(ground: Ground) -> None:
     rows = [f"{number:05d}" for number in range(20_000)]
     ground.add_file("1", *rows)

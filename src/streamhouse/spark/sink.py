@@ -160,7 +160,8 @@ def _commit(plan: SinkPlan, batch: BatchId, wrote: Sequence[TaskWrote]) -> None:
     timeout_ms = plan.options.commit_timeout_ms
 
     async def commit() -> None:
-        await SinkCommit(await connection.metadata(), timeout_ms=timeout_ms).commit(batch, shares)
+        metadata, refuses = await connection.metadata(), plan.options.fail_on_changed_batch
+        await SinkCommit(metadata, timeout_ms=timeout_ms, refuses_other_rows=refuses).commit(batch, shares)
 
     connection.run(commit(), timeout_s=timeout_ms / 1000 + _COMMIT_SLACK_S)
 

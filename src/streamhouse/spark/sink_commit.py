@@ -5,6 +5,7 @@
              ├─► complete: it is in the log already
              ├─► previous incomplete: the batch before waits for its leaders; wait with it
              ├─► refused: older than the query's last batch. Dropping it silently would be a loss
+             ├─► the last batch's number, and another number of rows: refused, too, where the rows of a batch are sure
              └─► stale: uploaded longer ago than vacuum waits; the tasks must run again
 
 The first intent of a (query, topic, batch) wins, so a killed driver, a repeated task or a second driver never writes
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from streamhouse.core.errors import (
+    BatchRegressed,
     LimitExceeded,
     MetadataUnavailable,
     NotAdopted,
@@ -50,9 +52,13 @@ class BatchId:
 
 
 class SinkCommit:
-    def __init__(self, metadata: MetadataStore, *, timeout_ms: int) -> None:
+    def __init__(self, metadata: MetadataStore, *, timeout_ms: int, refuses_other_rows: bool = False) -> None:
+        """``refuses_other_rows``: a batch that comes again with another number of rows is not the same batch. Where a
+        checkpoint was restored that is older than the topic, Spark gives a number twice.
+        """
         self._metadata = metadata
         self._timeout_ms = timeout_ms
+        self._refuses_other_rows = refuses_other_rows
 
     async def commit(self, batch: BatchId, shares: Sequence[TopicShare]) -> None:
         """Returns when every row of the batch is in the log, once, now or since an earlier attempt.
@@ -77,6 +83,8 @@ class SinkCommit:
             outcome = await waited.until_known(
                 lambda: self._metadata.register_intent(intent), f"{batch} for {share.topic} could not be registered"
             )
+            if outcome.verdict in (IntentVerdict.COMPLETE, IntentVerdict.PENDING):
+                self._check_rows(outcome.intent, share, batch)
             match outcome.verdict:
                 case IntentVerdict.COMPLETE:
                     return
@@ -93,6 +101,17 @@ class SinkCommit:
                         f"{batch} for {share.topic} was uploaded so long ago that vacuum may have taken it",
                         hint="run the query again: the batch is written anew",
                     )
+
+    def _check_rows(self, winner: Intent | None, share: TopicShare, batch: BatchId) -> None:
+        if winner is None or not self._refuses_other_rows:
+            return
+        theirs, mine = (sum(piece.record_count for piece in slices) for slices in (winner.slices, share.slices))
+        if theirs != mine:
+            raise BatchRegressed(
+                f"{batch} has {mine} rows for {share.topic}, which has {theirs} rows of a batch of that number",
+                hint="the checkpoint is older than the sink: restore the newest, or begin a new one; if this query's"
+                " rows depend on chance, failOnChangedBatch=false keeps what is there",
+            )
 
     async def _complete(self, intent: Intent, share: TopicShare, batch: BatchId, waited: _Patience) -> None:
         """Until every partition has adopted its share. On a leaderless topic whoever waits does it."""

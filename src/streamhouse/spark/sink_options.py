@@ -22,7 +22,16 @@ from streamhouse.wire.codecs import Codec
 
 T = TypeVar("T")
 
-OPTIONS: Final = ("topic", "compression", "batchBytes", "blobBytes", "commitTimeout", "txnAppId", "txnVersion")
+OPTIONS: Final = (
+    "topic",
+    "compression",
+    "batchBytes",
+    "blobBytes",
+    "commitTimeout",
+    "txnAppId",
+    "txnVersion",
+    "failOnChangedBatch",
+)
 """All but ``kafka.*`` and the address."""
 _KAFKA_PREFIX: Final = "kafka."
 _SUBSCRIPTIONS: Final = ("subscribe", "subscribepattern", "assign")
@@ -47,6 +56,8 @@ class WriteOptions:
     commit_timeout_ms: int
     txn_app_id: str | None
     txn_version: int
+    fail_on_changed_batch: bool
+    """Whether a batch that comes again with another number of rows is refused, rather than taken for the same."""
     ignored: tuple[str, ...]
     """Options that were given and have no effect here: worth one warning."""
 
@@ -70,6 +81,7 @@ def parse_write_options(options: Mapping[str, str], *, streaming: bool) -> Write
         commit_timeout_ms=_get(given, "commitTimeout", _timeout, 120_000),
         txn_app_id=app_id,
         txn_version=0 if version is None else version,
+        fail_on_changed_batch=_get(given, "failOnChangedBatch", _boolean, streaming),
         ignored=ignored,
     )
 
@@ -111,6 +123,12 @@ def _codec(text: str) -> Codec:
         hint = did_you_mean(text, _CODECS, otherwise=f"the codecs are {', '.join(_CODECS)}")
         raise InvalidSetting(f"there is no codec {text[:80]!r}", hint=hint)
     return codec
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise InvalidSetting(f"{text[:80]!r} is neither true nor false")
+    return text.lower() == "true"
 
 
 def _number(text: str) -> int:

@@ -51,6 +51,8 @@ def write_stream(
     if trigger is not None:
         writer = writer.trigger(**trigger)
     if mode == "update":
+        if not any(name.lower() == "failonchangedbatch" for name in chosen):
+            chosen["failOnChangedBatch"] = "true"  # as for streams: to Spark these are batch writes
         return writer.foreachBatch(_batch_by_batch(checkpoint, chosen)).start()
     return writer.format(FORMAT).options(**chosen).start()
 
