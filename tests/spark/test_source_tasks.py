@@ -27,6 +27,7 @@ from streamhouse.metadata.contract import KAFKA_BATCHES, SEGMENT_V1
 from streamhouse.spark.address import resolve_address
 from streamhouse.spark.arrow_rows import arrow_schema
 from streamhouse.spark.batch import Task
+from streamhouse.spark.connection import connect
 from streamhouse.spark.offsets import INITIAL
 from streamhouse.spark.options import parse_read_options
 from streamhouse.spark.plan import ReadRange, SplitRules, plan_splits
@@ -331,6 +332,27 @@ class TestStreamPastWhatIsGone:
         end = stream.latest(at, is_unlimited=False)
         with pytest.raises(DataLost, match="orders/0 starts at offset 10 now, 5 was to be read"):
             stream.plan(at, end)
+
+
+def test_a_flush_that_nobody_answers_is_warned_of_once(
+    orders: RunningStreamHouse,
+    source_options: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stream = open_stream(source_options, flushTimeout="1ms")
+    connection = connect(resolve_address(source_options, environ={}))
+    asked = []
+
+    async def pending(request_id: object) -> bool:
+        asked.append(request_id)
+        return True
+
+    monkeypatch.setattr(connection.run(connection.metadata()), "pending_flush", pending)
+    for _ in range(3):
+        stream.prepare_available_now()
+    assert len(set(asked)) == 3
+    assert caplog.text.count("no flush within 1 ms") == 1
 
 
 def open_stream(options: dict[str, str], **more: str) -> StreamRead:

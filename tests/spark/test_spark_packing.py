@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tarfile
 from pathlib import Path
@@ -11,7 +12,9 @@ from cluster_ground import PYTHON, SITE, bare_site_packages
 from typer.testing import CliRunner
 
 from streamhouse.cli.main import app
-from streamhouse.spark.packing import directory_of, pack
+from streamhouse.core.clock import SystemClock
+from streamhouse.spark.jvm_cache import cache_options
+from streamhouse.spark.packing import directory_of, forget_unused, pack
 
 NEEDED = ("spark.source", "spark.fetching", "metadata.postgres.store", "wire._columns")
 
@@ -40,6 +43,28 @@ def test_an_archive_is_made_once_and_named_for_what_is_in_it(archive: Path) -> N
     assert (pack(archive.parent), archive.stat().st_mtime_ns) == (archive, stamp)
     assert directory_of(archive).startswith("streamhouse-lib-")
     assert not list(archive.parent.glob("*.tmp"))
+
+
+def test_a_cache_forgets_what_no_session_has_asked_for_in_a_month(tmp_path: Path) -> None:
+    names = ("streamhouse-1-old.tar.gz", "streamhouse-1-left.77.tmp", "streamhouse-1-used.tar.gz", "mine.tar.gz")
+    for name in names:
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (0, 0) if "used" not in name else (40 * 86_400, 40 * 86_400))
+    forget_unused(tmp_path, now_ms=50 * 86_400_000)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.tar.gz", "streamhouse-1-used.tar.gz"]
+
+
+def test_of_several_recordings_of_java_classes_one_is_kept(tmp_path: Path) -> None:
+    def options() -> list[str]:
+        return cache_options(
+            tmp_path, pyspark_home=tmp_path, pyspark_version="0", process_id=os.getpid(), clock=SystemClock()
+        )
+
+    (recording,) = [Path(each.partition("=")[2]) for each in options() if "ArchiveClassesAtExit" in each]
+    for ended in (1, 2):
+        recording.with_name(recording.name.replace(f".{os.getpid()}.", f".ended-{ended}.")).touch()
+    (archive,) = [Path(each.partition("=")[2]) for each in options() if "SharedArchiveFile" in each]
+    assert list(tmp_path.iterdir()) == [archive]
 
 
 def test_the_command_prints_the_archives_path_and_nothing_else(archive: Path) -> None:

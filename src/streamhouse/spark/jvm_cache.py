@@ -36,8 +36,7 @@ def cache_options(
     archive = directory / f"{_fingerprint(java, pyspark_home, pyspark_version)}.jsa"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        if not archive.exists():
-            _adopt_recording(archive, clock)
+        _adopt_recordings(archive, clock)
         if archive.exists():
             return [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
     except OSError:
@@ -54,11 +53,15 @@ def _fingerprint(java: Path, pyspark_home: Path, pyspark_version: str) -> str:
     return f"spark-{pyspark_version}-{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:16]}"
 
 
-def _adopt_recording(archive: Path, clock: Clock) -> None:
+def _adopt_recordings(archive: Path, clock: Clock) -> None:
+    """The first that is finished becomes the archive; the others were made beside it, and go."""
     for recording in sorted(archive.parent.glob(f"{archive.name}.*{_PENDING}")):
-        if _is_finished(recording, clock):
+        if not _is_finished(recording, clock):
+            continue
+        if archive.exists():
+            recording.unlink()
+        else:
             recording.rename(archive)
-            return
 
 
 def _is_finished(recording: Path, clock: Clock) -> bool:

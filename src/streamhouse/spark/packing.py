@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import platform
 import sys
 import tarfile
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -24,6 +26,7 @@ NEEDED: Final = ("cramjam", "crc32c", "lz4", "obstore", "zstandard")
 """Distributions that every task imports."""
 USEFUL: Final = ("asyncpg", "psycopg", "psycopg-binary", "typing-extensions", "fastavro")
 """Taken along where they are installed: some metadata stores, targets and formats need them."""
+_UNUSED_MS: Final = 30 * 86_400_000
 
 
 def archive_name() -> str:
@@ -43,7 +46,7 @@ def pack(target: Path) -> Path:
     archive = target / archive_name()
     if archive.exists():
         return archive
-    unfinished = archive.with_suffix(f".{id(archive)}.tmp")
+    unfinished = archive.with_suffix(f".{os.getpid()}.tmp")
     with tarfile.open(unfinished, "w:gz", compresslevel=1) as tar:
         for name, path in _members():
             content = path.read_bytes()
@@ -52,6 +55,15 @@ def pack(target: Path) -> Path:
             tar.addfile(member, io.BytesIO(content))
     unfinished.rename(archive)
     return archive
+
+
+def forget_unused(directory: Path, *, now_ms: int) -> None:
+    """Of a cache: archives, and what a killed packer left, that no session has asked for in a month."""
+    for pattern in ("streamhouse-*.tar.gz", "streamhouse-*.tmp"):
+        for path in directory.glob(pattern):
+            with suppress(OSError):  # somebody else was faster
+                if now_ms - path.stat().st_mtime * 1000 > _UNUSED_MS:
+                    path.unlink()
 
 
 def directory_of(archive: Path) -> str:

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from streamhouse.core.clock import SystemClock
 from streamhouse.core.errors import InvalidSetting
 from streamhouse.spark.jvm_cache import cache_options, find_java
-from streamhouse.spark.packing import directory_of, pack, spark_archive
+from streamhouse.spark.packing import directory_of, forget_unused, pack, spark_archive
 from streamhouse.spark.shim import ARCHIVE_DIRECTORY, FORMAT, make_source
 
 if TYPE_CHECKING:
@@ -156,7 +156,12 @@ def _remote(
 
 
 def _packed(archive: str | Path | None) -> Path:
-    return Path(archive) if archive is not None else pack(_cache() / "packs")
+    if archive is not None:
+        return Path(archive)
+    packed = pack(_cache() / "packs")
+    os.utime(packed)  # in use: what is not for a month is removed
+    forget_unused(packed.parent, now_ms=SystemClock().wall_ms())
+    return packed
 
 
 def _parallelism(spark: SparkSession) -> int | None:

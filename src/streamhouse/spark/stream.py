@@ -50,6 +50,7 @@ class StreamRead:
         self._latest: Snapshot | None = None
         self._last_batch_ms = self._connection.clock.boot_ms()
         self._last_flush_ms: int | None = None
+        self._flushes: Flushes | None = None
         self._published: Offsets = {}
         self._publishes = True
         self._objects_answer = False
@@ -134,8 +135,9 @@ class StreamRead:
     async def _flushed_snapshot(self) -> Snapshot:
         snapshot = await self._snapshot()
         metadata = await self._connection.metadata()
-        flushes = Flushes(metadata, clock=self._connection.clock, randomness=self._connection.randomness)
-        await flushes.ask([log.key for log in snapshot.logs.values()], timeout_ms=self._options.flush_timeout_ms)
+        if self._flushes is None:
+            self._flushes = Flushes(metadata, clock=self._connection.clock, randomness=self._connection.randomness)
+        await self._flushes.ask([log.key for log in snapshot.logs.values()], timeout_ms=self._options.flush_timeout_ms)
         self._last_flush_ms = self._connection.clock.boot_ms()
         return await self._snapshot()
 
