@@ -73,6 +73,16 @@ WRONG: list[tuple[dict[str, Any], tuple[str, ...], str]] = [
         ("sources", "o", "options", "subscribe"),
         "is decided by the pipeline",
     ),
+    (
+        changed(sources={"o": {"options": {"storeSecretAccessKey": "x"}}}),
+        ("sources", "o", "options", "storeSecretAccessKey"),
+        "is the runner's own setting",
+    ),
+    (
+        changed(sources={"o": {"options": {"startingTimestamp": 1}}}),
+        ("sources", "o", "options", "startingTimestamp"),
+        "is decided by the pipeline itself",
+    ),
     (changed(target={}), ("target",), "names none of topic, postgres, table"),
     (changed(target={"topic": "a", "table": {}}), ("target",), "names topic and table"),
     (changed(target={"topic": "a b"}), ("target", "topic", "name"), "a b"),
@@ -97,6 +107,11 @@ WRONG: list[tuple[dict[str, Any], tuple[str, ...], str]] = [
         changed(target={"table": {"format": "orc", "path": "/t"}}, output_mode="append"),
         ("target", "table", "format"),
         "is none of parquet, iceberg, delta",
+    ),
+    (
+        changed(target={"table": {"format": "delta", "path": "lake/t"}}, output_mode="append"),
+        ("target", "table", "path"),
+        "is not absolute",
     ),
     (changed(trigger="soon"), ("trigger",), "soon"),
     (changed(output_mode="upsert"), ("output_mode",), "none of append, update, complete"),

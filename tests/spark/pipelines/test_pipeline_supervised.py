@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_queries import FakeQuery
 
 from streamhouse.core.clock import ManualClock, SystemClock
 from streamhouse.core.errors import DefinitionNotFound, InvalidSetting
@@ -18,7 +19,7 @@ from streamhouse.core.randomness import SystemRandomness
 from streamhouse.metadata.contract import WantedState
 from streamhouse.spark.connection import Connection, connect
 from streamhouse.spark.pipelines.backoff import HEALTHY_MS, LONGEST_MS, failures_after, pause_ms
-from streamhouse.spark.pipelines.catalog import StoredPipeline
+from streamhouse.spark.pipelines.catalog import Catalog, StoredPipeline
 from streamhouse.spark.pipelines.parsing import load_pipeline
 from streamhouse.spark.pipelines.place import Place
 from streamhouse.spark.pipelines.reports import MAX_EVENTS, Report, State, lag_of, read_report
@@ -38,29 +39,6 @@ class AtOnce(Executor):
         except Exception as error:
             done.set_exception(error)
         return done
-
-
-class FakeQuery:
-    resumed = "at the beginning"
-
-    def __init__(self) -> None:
-        self.is_active = True
-        self.failed: str | None = None
-        self.said: Mapping[str, Any] | None = None
-        self.stops = 0
-
-    def latest(self) -> Mapping[str, Any] | None:
-        return self.said
-
-    def failure(self) -> str | None:
-        return self.failed
-
-    def fail(self, why: str) -> None:
-        self.is_active, self.failed = False, why
-
-    def stop(self) -> None:
-        self.is_active = False
-        self.stops += 1
 
 
 def spec(**changes: Any) -> PipelineSpec:
@@ -221,11 +199,13 @@ class Ran:
         self.stopping = threading.Event()
         runner = Runner(
             connection,
+            kind="pipeline",
+            definitions=lambda metadata: Catalog(metadata, SystemRandomness()),
             start=self._start,
             explain=str,
             runner_id=name,
             clock=SystemClock(),
-            randomness=SystemRandomness(),
+            tick_s=0.02,
             show=self._show,
             healthy=lambda: not self.spark_is_gone,
         )
@@ -238,7 +218,7 @@ class Ran:
         self.queries[stored.name] = query = FakeQuery()
         return query
 
-    def _run(self, runner: Runner) -> None:
+    def _run(self, runner: Runner[StoredPipeline]) -> None:
         self.went_well = runner.run(self.stopping)
 
     def _show(self, shown: list[Shown]) -> None:

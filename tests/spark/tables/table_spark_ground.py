@@ -68,7 +68,7 @@ class SparkGround:
             version=1,
             wanted=WantedState.RUNNING,
             report="",
-            reported_at_ms=0,
+            report_at_ms=0,
         )
 
     def fill(self, stored: StoredTable) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from io import BytesIO
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from table_spark_ground import SparkGround
 
+from streamhouse.core.errors import BatchRegressed
 from streamhouse.spark.tables.spec import TableFormat, ValueFormat, ValueSpec
 from streamhouse.testing.plugin import RunningStreamHouse
 from streamhouse.wire.records import Header
@@ -88,6 +90,25 @@ def test_p5_avro_of_a_registry_s_clients(ground: SparkGround) -> None:
     ground.fill(stored)
     assert ground.query(stored, "SELECT _offset, id, name FROM rows ORDER BY 1") == [(0, 1, "one"), (1, 2, None)]
     assert len(ground.dead_letters()) == 3
+
+
+def test_p5_a_restored_old_checkpoint_is_refused(ground: SparkGround) -> None:
+    """Its next batch has the number of the table's last one, and other records."""
+    stored = ground.table(TableFormat.DELTA)
+    ground.produce_json(0, 10)
+    ground.fill(stored)
+    saved = ground.directory / "saved"
+    shutil.copytree(ground.place.checkpoints, saved)
+    ground.produce_json(0, 10)
+    ground.fill(stored)
+    shutil.rmtree(ground.place.checkpoints)
+    shutil.copytree(saved, ground.place.checkpoints)
+    ground.produce_json(0, 10)
+    with pytest.raises(BatchRegressed, match="another batch of that number"):
+        ground.fill(stored)
+    shutil.rmtree(ground.place.checkpoints)
+    ground.fill(stored)
+    ground.check_equal(stored)
 
 
 def test_p5_a_reset_begins_anew(ground: SparkGround) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from streamhouse.cli.commands import pipeline_run, pipeline_views
+from streamhouse.cli.consent import YesOption, consent
 from streamhouse.cli.manners import emit, note
 from streamhouse.cli.output import Output, OutputOption, show_json, show_table
 from streamhouse.cli.setting_flags import ChosenSettings, takes_settings
@@ -103,11 +105,14 @@ def start(
     reset: Annotated[
         bool, typer.Option("--reset", help="Begin anew: forget checkpoint and progress; the target's rows stay.")
     ] = False,
+    yes: YesOption = False,
 ) -> None:
     """Let pipelines run; a runner picks them up within a second."""
     from streamhouse.metadata.contract import WantedState
 
     pipelines = _pipelines(chosen)
+    if reset:
+        consent([line for name in names for line in pipeline_views.reset_plan(pipelines.get(name))], yes=yes)
     for name in names:
         pipelines.want(name, WantedState.RUNNING, reset=reset)
         note(f"{name} is to run" + (", from the beginning" if reset else ""))
@@ -158,11 +163,12 @@ def logs(
     pipelines, seen, waiting = _pipelines(chosen), (0, 0), threading.Event()
     while True:
         events = pipeline_views.events(pipelines.get(name), after=seen)
+        documents = [{"at": event.at, "what": event.what} for event in events]
         if output is Output.JSON and not follow:
-            show_json([{"at": event.at, "what": event.what} for event in events])
+            show_json(documents)
         else:
-            for event in events:
-                emit(f"{event.at}  {event.what}")
+            for event, document in zip(events, documents, strict=True):
+                emit(json.dumps(document, ensure_ascii=False) if output is Output.JSON else f"{event.at}  {event.what}")
         seen = events[-1].place if events else seen
         if not follow:
             return
@@ -172,11 +178,21 @@ def logs(
 def delete(
     chosen: ChosenSettings,
     names: Names,
+    checkpoints: pipeline_run.Checkpoints = None,
+    keep_progress: Annotated[
+        bool, typer.Option("--keep-progress", help="Leave it in the target; for one that is out of reach.")
+    ] = False,
+    yes: YesOption = False,
 ) -> None:
-    """Delete stopped pipelines; the rows in their targets stay."""
-    pipelines = _pipelines(chosen)
+    """Delete stopped pipelines, their checkpoints and their progress; the rows in their targets stay."""
+    pipelines = pipeline_run.open_pipelines(chosen, checkpoints)
+    plan: list[str] = []
     for name in names:
-        pipelines.delete(name)
+        found = [str(each.path) for each in pipelines.checkpoints(name)]
+        plan += pipeline_views.deletion_plan(pipelines.get(name), found, keep_progress=keep_progress)
+    consent(plan, yes=yes)
+    for name in names:
+        pipelines.delete(name, keep_progress=keep_progress)
         note(f"deleted {name}")
 
 
@@ -226,5 +242,5 @@ def _target(
         return {"topic": topic}
     if lake is not None:
         format, _, path = lake.partition(":")
-        return {"table": {"format": format, "path": path}}
+        return {"table": {"format": format, "path": path if "://" in path else str(Path(path).absolute())}}
     return {"postgres": {"url": postgres, "table": table, "key": key, "order_by": order_by}}

@@ -8,6 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from streamhouse.cli.commands.spark_runner import (
+    RunProgress,
+    begin_again,
+    log_to_stderr,
+    open_application,
+    shows_progress,
+    stop_signals,
+)
 from streamhouse.cli.exit_codes import ExitCode
 from streamhouse.cli.manners import note, progress
 from streamhouse.cli.output import Output, OutputOption, show_json, show_table
@@ -15,13 +23,8 @@ from streamhouse.cli.setting_flags import ChosenSettings
 from streamhouse.core.errors import ConfigError, InvalidSetting
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from rich.live import Live
-
-    from streamhouse.spark.pipelines.applications import Application
-    from streamhouse.spark.pipelines.runner import Shown
     from streamhouse.spark.pipelines.service import Pipelines
     from streamhouse.spark.pipelines.spec import PipelineSpec
 
@@ -51,26 +54,22 @@ def run(
     ] = None,
 ) -> None:
     """Keep wanted pipelines running: start, watch, start again after failures, resume where their targets stand."""
-    import logging
-
     from streamhouse.core.clock import SystemClock
     from streamhouse.spark.pipelines.isolated import IsolatedRunners
 
     pipelines = open_pipelines(chosen, checkpoints)
     for name in names or []:
         pipelines.get(name)
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    if not sys.stderr.isatty():
-        logging.getLogger("streamhouse.pipelines").setLevel(logging.INFO)
+    log_to_stderr(events=not shows_progress())
     config = _config(conf)
-    stopping = _stop_signals(parent)
+    stopping = stop_signals(parent)
     isolated = IsolatedRunners(_command(chosen, master, checkpoints, conf, fast_start), SystemClock())
     with progress("starting Spark"):
-        application = _application(master, config, fast_start)
+        application = open_application(master, name="streamhouse pipelines", config=config, fast_start=fast_start)
     note(f"pipelines run on {master}; checkpoints in {pipelines.place.checkpoints}")
     from streamhouse.spark.pipelines.service import run as run_pipelines
 
-    with _Progress() as show:
+    with RunProgress("pipeline") as show:
         went_well = run_pipelines(
             pipelines,
             application,
@@ -82,7 +81,7 @@ def run(
         )
     isolated.stop()
     if not went_well:
-        _begin_again(stopping)
+        begin_again(stopping)
     application.stop()
     note("stopped; every pipeline goes on where its target stands")
 
@@ -131,7 +130,7 @@ def _validate(
 
     rows: list[dict[str, object]] = []
     with progress("starting Spark") as say:
-        application = _application(master, config, fast_start=True)
+        application = open_application(master, name="streamhouse validate", config=config, fast_start=True)
         for spec in specs:
             say(f"trying {spec.name}")
             try:
@@ -143,14 +142,6 @@ def _validate(
             rows.append({"name": spec.name, **row})
         application.stop()
     return rows
-
-
-def _application(master: str, config: dict[str, str], fast_start: bool) -> Application:
-    from streamhouse.spark.pipelines.applications import Application
-    from streamhouse.spark.pipelines.service import quieten
-
-    quieten()
-    return Application.open(master, config=config, fast_start=fast_start)
 
 
 def _specs_in(file: Path) -> list[PipelineSpec]:
@@ -167,25 +158,6 @@ def _config(conf: list[str] | None) -> dict[str, str]:
             raise InvalidSetting(f"--conf {given[:80]!r} is not NAME=VALUE")
         config[name] = value
     return config
-
-
-def _stop_signals(parent: int | None) -> threading.Event:
-    import os
-    import signal
-    import threading
-
-    stopping = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopping.set())
-    if parent is not None:
-
-        def watch() -> None:
-            while os.getppid() == parent and not stopping.wait(1):
-                pass
-            stopping.set()
-
-        threading.Thread(target=watch, name="parent", daemon=True).start()
-    return stopping
 
 
 def _command(
@@ -209,48 +181,3 @@ def _command(
         elif typed is not None:
             command += [setting.flag, str(typed)]
     return command
-
-
-def _begin_again(stopping: threading.Event) -> None:
-    """Spark's JVM has died, and PySpark cannot start another in one process: take a new process."""
-    import os
-
-    if stopping.is_set():
-        raise typer.Exit(ExitCode.FAILURE)
-    note("Spark has died; starting it anew")
-    stopping.wait(2)
-    os.execv(sys.executable, [sys.executable, "-m", "streamhouse", *sys.argv[1:]])
-
-
-class _Progress:
-    """Progress on a terminal: batch, rows/s, lag. Elsewhere the log says what changes."""
-
-    def __init__(self) -> None:
-        self._live: Live | None = None
-
-    def __enter__(self) -> Callable[[list[Shown]], None]:
-        if not sys.stderr.isatty():
-            return lambda shown: None
-        from rich.console import Console
-        from rich.live import Live
-
-        self._live = Live(console=Console(stderr=True), auto_refresh=False)
-        self._live.start()
-        return self._show
-
-    def __exit__(self, *exc_info: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def _show(self, shown: list[Shown]) -> None:
-        from rich import box
-        from rich.table import Table
-
-        table = Table("pipeline", "state", "batch", "rows", "rows/s", "lag", "", box=box.SIMPLE_HEAD)
-        for each in shown:
-            report = each.report
-            batch, lag = ("-" if value is None else f"{value:,}" for value in (report.batch, report.lag))
-            rows = (f"{report.rows:,}", f"{report.rows_per_second:,.0f}")
-            table.add_row(each.name, report.state.value, batch, *rows, lag, report.error[:200])
-        assert self._live is not None
-        self._live.update(table, refresh=True)

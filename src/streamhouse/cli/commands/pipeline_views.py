@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from streamhouse.metadata.contract import WantedState
     from streamhouse.spark.pipelines.catalog import StoredPipeline
 
 
@@ -26,7 +29,7 @@ def summary(stored: StoredPipeline, now_ms: int) -> dict[str, Any]:
     return {
         "name": stored.name,
         "wanted": stored.wanted.value,
-        "state": _state(stored, now_ms),
+        "state": state_of(stored, now_ms),
         "batch": report.batch,
         "rows_per_second": round(report.rows_per_second, 1),
         "lag": report.lag,
@@ -55,6 +58,28 @@ def description(stored: StoredPipeline, now_ms: int) -> dict[str, Any]:
     }
 
 
+def deletion_plan(stored: StoredPipeline, checkpoints: Sequence[str], *, keep_progress: bool) -> list[str]:
+    """What would go, and what would stay."""
+    from streamhouse.spark.pipelines.spec import TargetKind
+
+    target, lines = stored.spec.target, [f"{stored.name}: goes: its definition and log"]
+    lines += [f"{stored.name}: goes: the checkpoint {path}" for path in checkpoints]
+    if not checkpoints:
+        lines.append(f"{stored.name}: no checkpoints are here; say --checkpoints if its runner was told where")
+    if target.kind is TargetKind.TABLE or keep_progress:
+        lines.append(f"{stored.name}: stays: its progress, in {target}")
+    else:
+        lines.append(f"{stored.name}: goes: its progress")
+    return [*lines, f"{stored.name}: stays: every row in {target}, and the topics it reads"]
+
+
+def reset_plan(stored: StoredPipeline) -> list[str]:
+    return [
+        f"{stored.name}: goes, when its runner begins anew: its progress, and its checkpoints up to now",
+        f"{stored.name}: stays: every row in {stored.spec.target}; what is read again comes on top of them",
+    ]
+
+
 def events(stored: StoredPipeline, *, after: tuple[int, int]) -> list[ShownEvent]:
     from streamhouse.spark.pipelines.reports import read_report
 
@@ -78,7 +103,18 @@ def when(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _state(stored: StoredPipeline, now_ms: int) -> str:
+class Reported(Protocol):
+    """A pipeline or a table."""
+
+    @property
+    def wanted(self) -> WantedState: ...
+    @property
+    def report(self) -> str: ...
+    @property
+    def report_at_ms(self) -> int: ...
+
+
+def state_of(stored: Reported, now_ms: int) -> str:
     """A runner that was killed cannot say so."""
     from streamhouse.metadata.contract import WantedState
     from streamhouse.spark.pipelines.reports import STALE_MS, State, read_report

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamhouse.cli.commands import table_run
+from streamhouse.cli.commands import pipeline_views, table_run
 from streamhouse.cli.consent import YesOption, consent
 from streamhouse.cli.manners import note, progress
 from streamhouse.cli.output import Output, OutputOption, show_json, show_table
@@ -91,33 +91,44 @@ def create(
 
 def list_(chosen: ChosenSettings, output: OutputOption = Output.TABLE) -> None:
     """List all tables: what is wanted of each, and what its runner says."""
-    rows = [_summary(stored) for stored in table_run.open_tables(chosen).list()]
+    service = table_run.open_tables(chosen)
+    rows = [_summary(stored, service.now_ms()) for stored in service.list()]
     if output is Output.JSON:
         show_json(rows)
     else:
-        columns = ["name", "topic", "format", "wanted", "state", "location"]
-        show_table(columns, [[str(row[column]) for column in columns] for row in rows])
+        columns = ["name", "topic", "format", "wanted", "state", "batch", "rows_per_second", "lag", "location"]
+        show_table(columns, [[pipeline_views.cell(row[column]) for column in columns] for row in rows])
 
 
 def describe(chosen: ChosenSettings, name: Name, output: OutputOption = Output.TABLE) -> None:
     """Show a table's definition, columns, size and how far it has come."""
     service = table_run.open_tables(chosen)
-    document = {**_summary(service.get(name)), **service.facts(name)}
+    document = {**_summary(service.get(name), service.now_ms()), **service.facts(name)}
     if output is Output.JSON:
         show_json(document)
     else:
-        show_table(["what", "value"], [[what, str(value)] for what, value in document.items()])
+        show_table(["what", "value"], [[what, pipeline_views.cell(value)] for what, value in document.items()])
 
 
 def start(
     chosen: ChosenSettings,
     names: Names,
     reset: Annotated[bool, typer.Option("--reset", help="Empty the table and fill it anew from offset 0.")] = False,
+    yes: YesOption = False,
 ) -> None:
     """Let tables be filled; a runner picks them up within a second."""
     from streamhouse.metadata.contract import WantedState
 
     service = table_run.open_tables(chosen)
+    if reset:
+        plan: list[str] = []
+        for name in names:
+            spec = service.get(name).spec
+            plan.append(
+                f"{name}: goes, when its runner begins anew: every row in {spec.storage.location}, its checkpoint"
+            )
+            plan.append(f"{name}: stays: the topic {spec.topic}, from which it is filled again, and its dead letters")
+        consent(plan, yes=yes)
     for name in names:
         service.want(name, WantedState.RUNNING, reset=reset)
         note(f"{name} is to run" + (", from the beginning" if reset else ""))
@@ -137,9 +148,21 @@ def delete(
     chosen: ChosenSettings,
     names: Names,
     data: Annotated[bool, typer.Option("--data", help="Its rows too; else they stay where they are.")] = False,
+    checkpoints: table_run.Checkpoints = None,
+    yes: YesOption = False,
 ) -> None:
-    """Delete stopped tables."""
-    service = table_run.open_tables(chosen)
+    """Delete stopped tables and their checkpoints."""
+    service = table_run.open_tables(chosen, checkpoints)
+    plan: list[str] = []
+    for name in names:
+        spec, found = service.get(name).spec, service.checkpoints(name)
+        plan.append(f"{name}: goes: its definition")
+        plan += [f"{name}: goes: the checkpoint {each.path}" for each in found]
+        if not found:
+            plan.append(f"{name}: no checkpoints are here; say --checkpoints if its runner was told where")
+        plan.append(f"{name}: {'goes' if data else 'stays'}: every row in {spec.storage.location}")
+        plan.append(f"{name}: stays: the topic {spec.topic}, and the dead letters in {spec.dead_letters or 'no topic'}")
+    consent(plan, yes=yes)
     for name in names:
         service.delete(name, data=data)
         note(f"deleted {name}" + (" and its rows" if data else "; its rows are still there"))
@@ -214,14 +237,10 @@ def _show(rows: list[dict[str, Any]], output: Output) -> None:
         show_table(list(rows[0]), [[str(value) for value in row.values()] for row in rows])
 
 
-def _summary(stored: StoredTable) -> dict[str, Any]:
-    import json
+def _summary(stored: StoredTable, now_ms: int) -> dict[str, Any]:
+    from streamhouse.spark.pipelines.reports import read_report
 
-    try:
-        report = json.loads(stored.report) if stored.report else {}
-    except ValueError:
-        report = {}
-    spec = stored.spec
+    report, spec = read_report(stored.report), stored.spec
     return {
         "name": stored.name,
         "topic": spec.topic,
@@ -229,8 +248,11 @@ def _summary(stored: StoredTable) -> dict[str, Any]:
         "partition_by": spec.storage.partition_by.value,
         "dead_letters": spec.dead_letters,
         "wanted": stored.wanted.value,
-        "state": report.get("state", "-"),
-        "error": report.get("error", ""),
+        "state": pipeline_views.state_of(stored, now_ms),
+        "batch": report.batch,
+        "rows_per_second": round(report.rows_per_second, 1),
+        "lag": report.lag,
+        "error": report.error,
         "location": spec.storage.location,
     }
 

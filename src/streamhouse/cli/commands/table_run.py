@@ -6,15 +6,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from streamhouse.cli.commands.spark_runner import (
+    RunProgress,
+    begin_again,
+    log_to_stderr,
+    open_application,
+    shows_progress,
+    stop_signals,
+)
 from streamhouse.cli.manners import note, progress
 from streamhouse.cli.setting_flags import ChosenSettings
 from streamhouse.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from streamhouse.spark.tables.service import TableService
 
+Checkpoints = Annotated[
+    str | None,
+    typer.Option("--checkpoints", metavar="DIR", help="Where checkpoints lie; DATA_DIR/checkpoints if not given."),
+]
 _EXTRAS = ("pyspark", "pyarrow", "pandas", "psycopg", "deltalake", "pyiceberg", "sqlalchemy", "fastavro")
 
 
@@ -24,41 +34,31 @@ def run(
     master: Annotated[
         str, typer.Option("--master", help="Where Spark runs: local[*], spark://host:7077 or sc://host:15002.")
     ] = "local[*]",
-    checkpoints: Annotated[
-        str | None,
-        typer.Option("--checkpoints", metavar="DIR", help="Where checkpoints lie; DATA_DIR/checkpoints if not given."),
-    ] = None,
+    checkpoints: Checkpoints = None,
     once: Annotated[bool, typer.Option("--once", help="Read what there is, and end.")] = False,
     fast_start: Annotated[
         bool, typer.Option("--fast-start", help="Ready some seconds sooner, slower at heavy work; for trying out.")
     ] = False,
 ) -> None:
     """Keep wanted tables up to date: start, watch, start again after failures, go on where each table stands."""
-    import signal
-    import threading
-
     service = open_tables(chosen, checkpoints)
     for name in names or []:
         service.get(name)
-    stopping = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopping.set())
+    log_to_stderr(events=not shows_progress())
+    stopping = stop_signals()
     with progress("starting Spark"):
-        spark = _spark(master, fast_start)
+        application = open_application(master, name="streamhouse tables", config={}, fast_start=fast_start)
     note(f"tables are filled on {master}; checkpoints in {service.place.checkpoints}")
     try:
-        service.run(spark, stopping, only=names or (), once=once, tell=note)
-    finally:
-        spark.stop()
-
-
-def _spark(master: str, fast_start: bool) -> SparkSession:
-    from streamhouse.spark.sessions import session
-
-    config = {"spark.sql.session.timeZone": "UTC"}
-    if master.startswith("sc://"):
-        return session(remote=master, config=config)
-    return session(master=master, app_name="streamhouse tables", fast_start=fast_start, config=config)
+        with RunProgress("table") as show:
+            went_well = service.run(application, stopping, only=names or (), once=once, show=show)
+    except BaseException:
+        application.stop()
+        raise
+    if not went_well:
+        begin_again(stopping)
+    application.stop()
+    note("stopped; every table goes on where it stands")
 
 
 def open_tables(chosen: ChosenSettings, checkpoints: str | None = None) -> TableService:

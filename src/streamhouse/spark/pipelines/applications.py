@@ -27,7 +27,14 @@ class Application:
         self._remote = remote
 
     @classmethod
-    def open(cls, master: str, *, config: Mapping[str, str] | None = None, fast_start: bool = False) -> Application:
+    def open(
+        cls,
+        master: str,
+        *,
+        name: str = "streamhouse pipelines",
+        config: Mapping[str, str] | None = None,
+        fast_start: bool = False,
+    ) -> Application:
         """``master`` is local[*], spark://host:port or sc://host:port, the address of a Connect server."""
         if not master.startswith(_MASTERS):
             raise InvalidSetting(
@@ -38,9 +45,7 @@ class Application:
         if master.startswith(_CONNECT):
             settings.pop("spark.scheduler.mode")  # the scheduler and the JVM are the server's own
             return cls(session(remote=master, config=settings, archive=archive), archive=archive, remote=master)
-        spark = session(
-            master=master, app_name="streamhouse pipelines", config=settings, fast_start=fast_start, archive=archive
-        )
+        spark = session(master=master, app_name=name, config=settings, fast_start=fast_start, archive=archive)
         return cls(spark, archive=archive)
 
     def session_for(self, pipeline: str) -> SparkSession:

@@ -4,6 +4,8 @@ no checkpoint, no progress        begin where the sources say
 no checkpoint, progress, no state go on where the target stands: nothing else was in the checkpoint
 no checkpoint, progress, state    refuse: the state is gone, and no offsets bring it back
 checkpoint                        Spark goes on; the target checks every batch
+
+A checkpoint of a query that did not write the target's last rows is none: its SQL was changed and changed back.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 from streamhouse.core.errors import CheckpointLost, InvalidSetting, StreamHouseError
 from streamhouse.spark.connection import connect
 from streamhouse.spark.pipelines.catalog import StoredPipeline
-from streamhouse.spark.pipelines.checkpoints import checkpoint_path, file_reader, query_id
+from streamhouse.spark.pipelines.checkpoints import checkpoint_directory, checkpoint_path, file_reader, is_of, query_id
+from streamhouse.spark.pipelines.old_checkpoints import remove_former, remove_one
 from streamhouse.spark.pipelines.place import Place
 from streamhouse.spark.pipelines.progress import Progress, SourcePosition, starts_by_topic
 from streamhouse.spark.pipelines.query import build, is_stateful, spark_says, topic_loader
@@ -74,20 +77,21 @@ def start(spark: SparkSession, stored: StoredPipeline, place: Place, *, run_id: 
     spec = stored.spec
     target = open_target(stored, place.address_options, run_id=run_id)
     checkpoint = checkpoint_path(place.checkpoints, stored)
-    known = query_id(checkpoint, file_reader(spark))
+    read = file_reader(spark)
     progress = target.progress()
     if progress is not None and progress.generation < stored.generation:
         progress = None
     partitions = partition_counts(spec, place)
-    starts = None
-    if known is None and progress is not None:
-        starts = _starts(spec, progress)
+    goes_on = is_of(progress, checkpoint, read)
+    starts = None if goes_on or progress is None else _starts(spec, progress)
     frame = build(spark, spec, topic_loader(spark, spec, place.address_options, starts=starts, partitions=partitions))
     if starts is not None and is_stateful(frame):
         # The SQL has changed, which is a new checkpoint, or somebody has deleted the old one.
         raise CheckpointLost(
             f"the pipeline {spec.name} has rows in its target, but no checkpoint of this SQL: what it added up is gone"
         )
+    if not goes_on and query_id(checkpoint, read) is not None:
+        remove_one(spark, checkpoint)
     target.prepare(frame.schema)
     writer = target.writer(frame, checkpoint=checkpoint, generation=stored.generation)
     writer = writer.outputMode(spec.output_mode.value).queryName(spec.name)
@@ -96,12 +100,13 @@ def start(spark: SparkSession, stored: StoredPipeline, place: Place, *, run_id: 
     elif spec.trigger_ms is not None:
         writer = writer.trigger(processingTime=f"{spec.trigger_ms} milliseconds")
     query = writer.start()
-    _wait_initialized(query)
-    said = "where its checkpoint stands" if known else "where its target stands" if starts else "at the beginning"
+    wait_initialized(query)
+    remove_former(checkpoint_directory(place.checkpoints, stored), stored.definition_id, stored.generation)
+    said = "where its checkpoint stands" if goes_on else "where its target stands" if starts else "at the beginning"
     return Attempt(query=query, target=target, resumed=said)
 
 
-def _wait_initialized(query: StreamingQuery) -> None:
+def wait_initialized(query: StreamingQuery) -> None:
     """Sources start Python processes that must answer Spark within ten seconds: not too many at once."""
     waited, pause = threading.Event(), 0.05
     for _ in range(int(_INITIALIZING_S / pause)):

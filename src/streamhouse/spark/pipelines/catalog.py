@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -42,6 +42,14 @@ class StoredPipeline:
     @property
     def name(self) -> str:
         return self.spec.name
+
+    @property
+    def run_key(self) -> Hashable:
+        return self.definition_id, self.generation, json.dumps(self.spec.to_document(), sort_keys=True)
+
+    @property
+    def ends(self) -> bool:
+        return self.spec.available_now
 
 
 class Catalog:

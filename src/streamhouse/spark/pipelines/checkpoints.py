@@ -13,11 +13,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 from streamhouse.core.errors import CorruptDocument
 from streamhouse.spark.offsets import INITIAL, StreamOffset, read_stream_offset
 from streamhouse.spark.pipelines.catalog import StoredPipeline
-from streamhouse.spark.pipelines.progress import Batch, Position, SourcePosition, position_of
+from streamhouse.spark.pipelines.progress import Batch, Position, Progress, SourcePosition, matches, position_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,10 +32,26 @@ ReadFile = Callable[[str], str | None]
 """A file's content by its path; None when there is none."""
 
 
+def checkpoint_directory(root: str, stored: StoredPipeline) -> str:
+    """Of all its generations."""
+    return f"{root.rstrip('/')}/{stored.name}"
+
+
 def checkpoint_path(root: str, stored: StoredPipeline) -> str:
     """A pipeline deleted and defined anew under its name is another one, so its id is in the path."""
-    run = f"{stored.definition_id.hex[:8]}-{stored.generation}-{stored.spec.fingerprint()}"
-    return f"{root.rstrip('/')}/{stored.name}/{run}"
+    run = f"{id_in_path(stored.definition_id)}-{stored.generation}-{stored.spec.fingerprint()}"
+    return f"{checkpoint_directory(root, stored)}/{run}"
+
+
+def id_in_path(definition_id: UUID) -> str:
+    return definition_id.hex[:8]
+
+
+def local_path_of(path: str) -> str | None:
+    """None when it does not lie on this machine."""
+    if path.startswith(_FILE):
+        return "/" + path.removeprefix(_FILE).lstrip("/")
+    return None if ":" in path.split("/", 1)[0] else path
 
 
 def file_reader(spark: SparkSession) -> ReadFile:
@@ -52,6 +69,18 @@ def query_id(checkpoint: str, read: ReadFile) -> str | None:
         return None if text is None else str(json.loads(text)["id"])
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptDocument(f"{checkpoint}/metadata cannot be read") from error
+
+
+def is_of(progress: Progress | None, checkpoint: str, read: ReadFile) -> bool:
+    """Whether the checkpoint's query may go on where the target stands: it wrote the last rows there, or it was begun
+    from there and nothing has come of it yet. False when there is no checkpoint.
+    """
+    known = query_id(checkpoint, read)
+    if known is None or progress is None or progress.query_id == known:
+        return known is not None
+    if read(f"{checkpoint}/offsets/0") is None:
+        return False
+    return matches(batch_of("", 0, checkpoint, 0, read).start, progress.position)
 
 
 def batch_of(spec_name: str, generation: int, checkpoint: str, batch_id: int, read: ReadFile) -> Batch:
@@ -104,12 +133,11 @@ def _start(start: StreamOffset | None, end: StreamOffset | None) -> SourcePositi
 
 
 def _read_here(path: str) -> str | None:
-    if path.startswith(_FILE):
-        path = "/" + path.removeprefix(_FILE).lstrip("/")
-    elif ":" in path.split("/", 1)[0]:
+    place = local_path_of(path)
+    if place is None:
         return None
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(place, encoding="utf-8") as file:
             return file.read(_MAX_FILE_CHARS)
     except OSError:
         return None

@@ -17,6 +17,7 @@ from streamhouse.core.ids import check_topic_name
 from streamhouse.core.limits import MAX_DEFINITION_BYTES
 from streamhouse.core.suggest import did_you_mean
 from streamhouse.core.units import parse_duration
+from streamhouse.spark.address import is_address_option
 from streamhouse.spark.pipelines.spec import (
     BadRecords,
     Format,
@@ -46,7 +47,7 @@ _DELAY: Final = re.compile(r"[0-9]+(\.[0-9]+)? *[a-z]+( +[0-9]+ *[a-z]+)*", re.A
 _TABLE: Final = re.compile(r"(?:[A-Za-z_][A-Za-z0-9_$]{0,62}\.)?[A-Za-z_][A-Za-z0-9_$]{0,62}", re.ASCII)
 _RESERVED_OPTIONS: Final = frozenset(
     {"subscribe", "subscribepattern", "assign", "startingoffsets", "kafka.group.id", "columns", "topic"}
-    | {"txnappid", "txnversion", "includeheaders"}
+    | {"txnappid", "txnversion", "includeheaders", "startingtimestamp", "startingoffsetsbytimestamp"}
 )
 """The pipeline itself decides these."""
 _TABLE_FORMATS: Final = ("parquet", "iceberg", "delta")
@@ -179,6 +180,8 @@ class _Fields:
             value = fields.raw(option)
             if option.lower() in _RESERVED_OPTIONS:
                 fields.complain("is decided by the pipeline itself", at=option)
+            elif is_address_option(option):
+                fields.complain("is the runner's own setting", at=option, hint="a pipeline runs where its topics are")
             elif isinstance(value, bool):
                 found[option] = str(value).lower()
             else:
@@ -370,9 +373,12 @@ def _table_target(target: _Fields) -> TargetSpec:
     if format and format not in _TABLE_FORMATS:
         hint = did_you_mean(format, _TABLE_FORMATS, otherwise=f"write {', '.join(_TABLE_FORMATS)}")
         inner.complain(f"{format[:80]!r} is none of {', '.join(_TABLE_FORMATS)}", at="format", hint=hint)
+    path = inner.needed("path", hint="path: /data/orders")
+    if path and "://" not in path and not path.startswith("/"):
+        inner.complain("is not absolute: the runner may be elsewhere", at="path", hint="path: /data/orders, or s3://…")
     made = TableTarget(
         format=format,
-        path=inner.needed("path", hint="path: /data/orders"),
+        path=path,
         partition_by=inner.text("partition_by", "none") or "none",
         options=inner.options("options"),
     )

@@ -22,6 +22,8 @@ SCHEMA: Final = "streamhouse"
 PROGRESS: Final = f"{SCHEMA}.pipeline_progress"
 ATTEMPT: Final = "_streamhouse_attempt"
 ROW: Final = "_streamhouse_row"
+_ATTEMPTS: Final = "\0attempts\0"
+"""Stands for the parameter until all names are in: a name may hold a per cent sign, but never this."""
 
 _TYPES: Final[Mapping[str, str]] = {
     "string": "text",
@@ -40,6 +42,7 @@ _TYPES: Final[Mapping[str, str]] = {
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 _NESTED: Final = ("struct<", "array<", "map<")
 _NAMED: Final = re.compile(r"(?:varchar|char)\(\d+\)")
+_NUMBERS: Final = frozenset({"smallint", "integer", "bigint", "real", "double precision"})
 _FAMILIES: Final = (
     {"smallint", "integer", "bigint"},
     {"real", "double precision"},
@@ -103,8 +106,12 @@ def copy_into(stage: str, columns: Sequence[Column]) -> str:
 
 def insert(target: PostgresTarget, stage: str, columns: Sequence[Column]) -> str:
     """Takes one parameter: the list of attempts that count."""
+    return _insert(target, stage, columns).replace("%", "%%").replace(_ATTEMPTS, "%s")
+
+
+def _insert(target: PostgresTarget, stage: str, columns: Sequence[Column]) -> str:
     names = _names([column.name for column in columns])
-    chosen = f"FROM {stage_name(stage)} WHERE {ATTEMPT} = ANY(%s)"
+    chosen = f"FROM {stage_name(stage)} WHERE {ATTEMPT} = ANY({_ATTEMPTS})"
     if target.mode is WriteMode.INSERT:
         return f"INSERT INTO {table_name(target.table)} ({names}) SELECT {names} {chosen}"
     key, order = _names(target.key), ""
@@ -171,4 +178,8 @@ def _type(name: str, kind: str) -> str:
 
 def _fits(ours: str, theirs: str) -> bool:
     ours, theirs = ours.split("(")[0], theirs.split("(")[0]
-    return ours == theirs or theirs == "numeric" or any({ours, theirs} <= family for family in _FAMILIES)
+    return (
+        ours == theirs
+        or (theirs == "numeric" and ours in _NUMBERS)
+        or any({ours, theirs} <= family for family in _FAMILIES)
+    )

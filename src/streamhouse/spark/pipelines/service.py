@@ -12,15 +12,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from streamhouse.core.clock import SystemClock
-from streamhouse.core.errors import DefinitionExists
+from streamhouse.core.errors import Conflict, DefinitionExists, InvalidSetting, StreamHouseError
 from streamhouse.core.randomness import SystemRandomness
 from streamhouse.metadata.contract import WantedState
 from streamhouse.spark.connection import Connection, connect
-from streamhouse.spark.pipelines.catalog import Catalog, StoredPipeline
+from streamhouse.spark.pipelines.catalog import KIND, Catalog, StoredPipeline
+from streamhouse.spark.pipelines.checkpoints import checkpoint_directory
+from streamhouse.spark.pipelines.claims import check_unclaimed
 from streamhouse.spark.pipelines.identity import runner_id
+from streamhouse.spark.pipelines.old_checkpoints import OldCheckpoint, checkpoints_of, remove
 from streamhouse.spark.pipelines.place import Place
-from streamhouse.spark.pipelines.runner import RUNNERS, Runner, Shown
-from streamhouse.spark.pipelines.spec import PipelineSpec
+from streamhouse.spark.pipelines.runner import Runner, Show, runners_claim
+from streamhouse.spark.pipelines.spec import PipelineSpec, TargetKind
 
 if TYPE_CHECKING:
     from streamhouse.spark.pipelines.applications import Application
@@ -75,11 +78,43 @@ class Pipelines:
 
         return self._connection.run(want())
 
-    def delete(self, name: str) -> None:
+    def checkpoints(self, name: str) -> Sequence[OldCheckpoint]:
+        """Those that lie on this machine, of all generations."""
+        stored = self.get(name)
+        return checkpoints_of(checkpoint_directory(self.place.checkpoints, stored), stored.definition_id)
+
+    def delete(self, name: str, *, keep_progress: bool = False) -> None:
+        """With its checkpoints, and its progress where that is not part of the target's own rows. The definition goes
+        last, so that what fails in between can be repeated. Raises Conflict.
+        """
+        stored = self.get(name)
+        checkpoints = self.checkpoints(name)
+        if stored.wanted is WantedState.RUNNING:
+            raise InvalidSetting(
+                f"the pipeline {name} is to run", hint=f"stop it first: `streamhouse pipeline stop {name}`"
+            )
+        check_unclaimed(self._connection, KIND, stored)
+        if not keep_progress:
+            self._forget_progress(stored)
+        remove(list(checkpoints))
+
         async def delete() -> None:
             await (await self._catalog()).delete(name)
 
         self._connection.run(delete())
+
+    def _forget_progress(self, stored: StoredPipeline) -> None:
+        if stored.spec.target.kind is TargetKind.TABLE:
+            return  # it is in the table's own commits
+        from streamhouse.spark.pipelines.target_opening import open_target
+
+        try:
+            open_target(stored, self.place.address_options, run_id="").reset()
+        except StreamHouseError as error:
+            raise Conflict(
+                f"the progress of {stored.name} cannot be removed: {error}",
+                hint="make its target reachable, or leave it there: --keep-progress",
+            ) from error
 
     def apply(self, wanted: Sequence[WantedPipeline], *, dry_run: bool) -> Sequence[Applied]:
         """One after the other; the same file again changes nothing. Raises DefinitionChanged when somebody else edits
@@ -94,7 +129,7 @@ class Pipelines:
 
     def has_runner(self) -> bool:
         async def look() -> bool:
-            return bool(await (await self._connection.metadata()).list_claims(RUNNERS))
+            return bool(await (await self._connection.metadata()).list_claims(runners_claim(KIND)))
 
         return self._connection.run(look())
 
@@ -114,10 +149,9 @@ def run(
     stopping: threading.Event,
     *,
     only: Collection[str] = (),
-    takes_isolated: bool = False,
     until_idle: bool = False,
-    show: Callable[[list[Shown]], None] = lambda shown: None,
-    beside: Callable[[list[StoredPipeline]], None] = lambda pipelines: None,
+    show: Show = lambda shown: None,
+    beside: Callable[[Sequence[StoredPipeline]], None] = lambda pipelines: None,
 ) -> bool:
     """Run wanted pipelines in this process. False when Spark has died."""
     from streamhouse.spark.pipelines.attempt import Attempt, explain, start
@@ -130,13 +164,14 @@ def run(
 
     runner = Runner(
         pipelines.connection,
+        kind=KIND,
+        definitions=lambda metadata: Catalog(metadata, randomness),
         start=begin,
         explain=explain,
         runner_id=runner_id(randomness),
         clock=clock,
-        randomness=randomness,
         only=only,
-        takes_isolated=takes_isolated,
+        takes=lambda stored: not stored.spec.isolated,
         show=show,
         healthy=application.is_alive,
         beside=beside,

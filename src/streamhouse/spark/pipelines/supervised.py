@@ -1,5 +1,5 @@
-"""One pipeline under a runner's eyes: started, watched, started again after a pause, stopped. Knows no Spark: what
-starts and stops a query is given, and may block, so it runs in threads.
+"""One pipeline, or table, under a runner's eyes: started, watched, started again after a pause, stopped. Knows no
+Spark: what starts and stops a query is given, and may block, so it runs in threads.
 
                  wanted, pause over                 started
     (nothing) ──────────────────────► starting ────────────────► running ──┐ not wanted, or another definition
@@ -11,15 +11,15 @@ starts and stops a query is given, and may block, so it runs in threads.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, Protocol, TypeVar
+from uuid import UUID
 
 from streamhouse.core.clock import Clock
 from streamhouse.metadata.contract import WantedState
 from streamhouse.spark.pipelines.backoff import failures_after, pause_ms
-from streamhouse.spark.pipelines.catalog import StoredPipeline
 from streamhouse.spark.pipelines.reports import Report, State, lag_of, read_report
 
 LOG: Final = logging.getLogger("streamhouse.pipelines")
@@ -37,22 +37,46 @@ class Running(Protocol):
     def stop(self) -> None: ...
 
 
-Start = Callable[[StoredPipeline], Running]
+class Stored(Protocol):
+    """What the metadata store keeps of whatever a runner runs."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def definition_id(self) -> UUID: ...
+    @property
+    def wanted(self) -> WantedState: ...
+    @property
+    def report(self) -> str: ...
+    @property
+    def run_key(self) -> Hashable:
+        """The same for two that run alike. Wanting changes nothing about that; deleting and defining anew does."""
+        ...
+
+    @property
+    def ends(self) -> bool:
+        """It reads what there is, and that is all."""
+        ...
+
+
+S = TypeVar("S", bound=Stored)
 Explain = Callable[[BaseException], str]
 
 
-class Supervised:
+class Supervised(Generic[S]):
     def __init__(
         self,
-        stored: StoredPipeline,
+        stored: S,
         *,
-        start: Start,
+        start: Callable[[S], Running],
         explain: Explain,
         starts: Executor,
         stops: Executor,
         clock: Clock,
         runner: str,
+        once: bool = False,
     ) -> None:
+        """``once``: it ends whatever its definition says."""
         self.stored = stored
         self.report = Report(runner=runner, events=read_report(stored.report).events)
         self._start = start
@@ -63,9 +87,12 @@ class Supervised:
         self._starting: Future[Running] | None = None
         self._running: Running | None = None
         self._stopping: Future[None] | None = None
-        self._runs: StoredPipeline | None = None
+        self._once = once
+        self._runs: S | None = None
         """The definition that was started."""
-        self._finished: StoredPipeline | None = None
+        self._finished: S | None = None
+        self.refusal: BaseException | None = None
+        """What it did not start with, if it failed so."""
         self._started_ms = 0
         self._retry_ms = 0
         self._counted_batch: tuple[str, int] | None = None
@@ -77,11 +104,11 @@ class Supervised:
     @property
     def has_finished(self) -> bool:
         """It read what there was, as its definition asks."""
-        return self._finished is not None and _same(self._finished, self.stored)
+        return self._finished is not None and self._finished.run_key == self.stored.run_key
 
-    def step(self, stored: StoredPipeline, *, may_run: bool) -> None:
+    def step(self, stored: S, *, may_run: bool) -> None:
         """Look, and do the next thing. Never blocks."""
-        is_new = not _same(stored, self.stored)
+        is_new = stored.run_key != self.stored.run_key
         self.stored = stored
         if is_new:
             self._retry_ms = 0
@@ -105,7 +132,7 @@ class Supervised:
         if not self._starting.done():
             return
         starting, self._starting = self._starting, None
-        error = starting.exception()
+        self.refusal = error = starting.exception()
         if error is not None:
             self._failed(self._explain(error))
             return
@@ -121,13 +148,13 @@ class Supervised:
             self._running = None
             if failure is not None:
                 self._failed(failure)
-            elif self._runs.spec.available_now:
+            elif self._once or self._runs.ends:
                 self._finished = self._runs
                 self.report = replace(self.report, state=State.FINISHED, error="", failures=0)
                 self._tell("finished: everything there was is in the target")
             else:
                 self._failed("Spark has stopped the query")
-        elif not wanted or not _same(self._runs, self.stored):
+        elif not wanted or self._runs.run_key != self.stored.run_key:
             self._stopping = self._stops.submit(running.stop)
 
     def _look_at_stop(self) -> None:
@@ -177,8 +204,3 @@ class Supervised:
     def _tell(self, what: str) -> None:
         self.report = self.report.telling(self._clock.wall_ms(), what)
         LOG.info("%s: %s", self.stored.name, what)
-
-
-def _same(one: StoredPipeline, other: StoredPipeline) -> bool:
-    """Whether they run alike. Wanting changes nothing about that; deleting and defining anew does."""
-    return (one.definition_id, one.generation, one.spec) == (other.definition_id, other.generation, other.spec)

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
-from streamhouse.core.errors import DefinitionNotFound, InvalidSetting, TopicNotFound
+from streamhouse.core.errors import (
+    CorruptDocument,
+    DefinitionChanged,
+    DefinitionNotFound,
+    InvalidSetting,
+    TopicNotFound,
+)
 from streamhouse.core.ids import TopicId, check_topic_name
 from streamhouse.core.randomness import Randomness
 from streamhouse.metadata.contract import Definition, MetadataStore, NewTopic, Topic, WantedState
 from streamhouse.spark.tables.spec import TableSpec, read_spec
+
+LOG: Final = logging.getLogger("streamhouse.pipelines")
 
 KIND: Final = "table"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -25,11 +35,20 @@ class StoredTable:
     version: int
     wanted: WantedState
     report: str
-    reported_at_ms: int
+    report_at_ms: int
 
     @property
     def name(self) -> str:
         return self.spec.name
+
+    @property
+    def run_key(self) -> Hashable:
+        return self.definition_id, json.dumps(self.spec.to_document(), sort_keys=True)
+
+    @property
+    def ends(self) -> bool:
+        """A table goes on and on."""
+        return False
 
 
 class Tables:
@@ -61,19 +80,33 @@ class Tables:
         return _stored(found)
 
     async def list(self) -> list[StoredTable]:
-        return [_stored(each) for each in await self._metadata.list_definitions(KIND)]
+        """All that can be read: one that a newer version has written must not hold up the others."""
+        found: list[StoredTable] = []
+        for definition in await self._metadata.list_definitions(KIND):
+            try:
+                found.append(_stored(definition))
+            except CorruptDocument as error:
+                LOG.warning("%s", error)
+        return found
 
     async def want(self, name: str, wanted: WantedState, *, reset: bool = False) -> StoredTable:
-        """``reset``: what is in the table is to go, and to come again from the topic's beginning."""
-        found = await self.get(name)
-        spec = replace(found.spec, generation=found.spec.generation + 1) if reset else found.spec
-        changed = await self._metadata.update_definition(
-            KIND, name, expected_version=found.version, document=json.dumps(spec.to_document()), wanted=wanted
-        )
-        return _stored(changed)
+        """``reset``: what is in the table is to go, and to come again from the topic's beginning. Tried again when
+        somebody else changes it meanwhile.
+        """
+        while True:
+            found = await self.get(name)
+            spec = replace(found.spec, generation=found.spec.generation + 1) if reset else found.spec
+            document = json.dumps(spec.to_document())
+            try:
+                changed = await self._metadata.update_definition(
+                    KIND, name, expected_version=found.version, document=document, wanted=wanted
+                )
+            except DefinitionChanged:
+                continue
+            return _stored(changed)
 
-    async def report(self, stored: StoredTable, text: str) -> None:
-        await self._metadata.report_definition(KIND, stored.name, definition_id=stored.definition_id, status=text)
+    async def report(self, stored: StoredTable, report: str) -> None:
+        await self._metadata.report_definition(KIND, stored.name, definition_id=stored.definition_id, status=report)
 
     async def delete(self, stored: StoredTable) -> None:
         await self._metadata.delete_definition(KIND, stored.name, definition_id=stored.definition_id)
@@ -96,6 +129,11 @@ class Tables:
             )
 
 
+def checkpoint_directory(root: str, stored: StoredTable) -> str:
+    """Of all its generations."""
+    return f"{root.rstrip('/')}/tables/{stored.name}"
+
+
 def _stored(definition: Definition) -> StoredTable:
     return StoredTable(
         spec=read_spec(definition.name, definition.document),
@@ -103,5 +141,5 @@ def _stored(definition: Definition) -> StoredTable:
         version=definition.version,
         wanted=definition.wanted,
         report=definition.status,
-        reported_at_ms=definition.status_at_ms,
+        report_at_ms=definition.status_at_ms,
     )

@@ -15,12 +15,13 @@ from streamhouse.core.errors import DataLost
 from streamhouse.metadata.contract import Topic
 from streamhouse.spark.connection import connect
 from streamhouse.spark.offsets import EARLIEST, TopicPartition, offsets_document
-from streamhouse.spark.pipelines.attempt import Attempt
-from streamhouse.spark.pipelines.checkpoints import file_reader, query_id
+from streamhouse.spark.pipelines.attempt import Attempt, wait_initialized
+from streamhouse.spark.pipelines.checkpoints import file_reader, id_in_path, is_of, query_id
+from streamhouse.spark.pipelines.old_checkpoints import remove_former, remove_one
 from streamhouse.spark.pipelines.place import Place
 from streamhouse.spark.pipelines.progress import Progress
 from streamhouse.spark.shim import FORMAT
-from streamhouse.spark.tables.catalog import StoredTable
+from streamhouse.spark.tables.catalog import StoredTable, checkpoint_directory
 from streamhouse.spark.tables.spec import TableSpec
 from streamhouse.spark.tables.target import Records, TableTarget
 from streamhouse.spark.tables.tasks import RECORD_COLUMNS
@@ -38,7 +39,7 @@ def target_of(spec: TableSpec, address_options: Mapping[str, str]) -> TableTarge
 
 
 def checkpoint_of(root: str, stored: StoredTable) -> str:
-    return f"{root.rstrip('/')}/tables/{stored.name}/{stored.definition_id.hex[:8]}-{stored.spec.generation}"
+    return f"{checkpoint_directory(root, stored)}/{id_in_path(stored.definition_id)}-{stored.spec.generation}"
 
 
 def start_table(spark: SparkSession, stored: StoredTable, place: Place, *, available_now: bool = False) -> Attempt:
@@ -50,7 +51,10 @@ def start_table(spark: SparkSession, stored: StoredTable, place: Place, *, avail
         target.reset()
         progress = None
     checkpoint = checkpoint_of(place.checkpoints, stored)
-    known = query_id(checkpoint, file_reader(spark)) is not None
+    read = file_reader(spark)
+    goes_on = is_of(progress, checkpoint, read)
+    if not goes_on and query_id(checkpoint, read) is not None:
+        remove_one(spark, checkpoint)  # the rows are another query's
     starting = "earliest" if progress is None else _starting(spec, progress, _topic(spec, place))
     target.prepare_columns(spec.schema())
     reader = spark.readStream.format(FORMAT).options(**place.address_options).option("subscribe", spec.topic)
@@ -63,8 +67,11 @@ def start_table(spark: SparkSession, stored: StoredTable, place: Place, *, avail
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=f"{spec.trigger_ms} milliseconds")
-    said = "where its checkpoint stands" if known else "at the beginning" if progress is None else "where it stood"
-    return Attempt(query=writer.start(), target=target, resumed=said)
+    said = "where its checkpoint stands" if goes_on else "at the beginning" if progress is None else "where it stood"
+    query = writer.start()
+    wait_initialized(query)
+    remove_former(checkpoint_directory(place.checkpoints, stored), stored.definition_id, spec.generation)
+    return Attempt(query=query, target=target, resumed=said)
 
 
 def _topic(spec: TableSpec, place: Place) -> Topic:

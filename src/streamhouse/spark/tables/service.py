@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,8 +15,12 @@ from streamhouse.core.units import format_duration
 from streamhouse.metadata.contract import WantedState
 from streamhouse.spark.connection import connect
 from streamhouse.spark.offsets import offsets_document
+from streamhouse.spark.pipelines.claims import check_unclaimed
+from streamhouse.spark.pipelines.identity import runner_id
+from streamhouse.spark.pipelines.old_checkpoints import OldCheckpoint, checkpoints_of, remove
 from streamhouse.spark.pipelines.place import Place
-from streamhouse.spark.tables.catalog import StoredTable, Tables
+from streamhouse.spark.pipelines.runner import Runner, Show
+from streamhouse.spark.tables.catalog import KIND, StoredTable, Tables, checkpoint_directory
 from streamhouse.spark.tables.columns import ddl_of
 from streamhouse.spark.tables.files import PartitionBy
 from streamhouse.spark.tables.leftovers import Vacuumed
@@ -28,7 +30,7 @@ from streamhouse.spark.tables.spec import StorageSpec, TableFormat, TableSpec
 from streamhouse.spark.tables.store import Compacted, TableStore
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from streamhouse.spark.pipelines.applications import Application
 
 MIN_VACUUM_AGE_MS: Final = 3_600_000
 """Writers are safe at any age; readers are not: what they have looked up must be there until they have read it."""
@@ -99,17 +101,31 @@ class TableService:
 
         return self._connection.run(want())
 
-    def delete(self, name: str, *, data: bool) -> None:
+    def checkpoints(self, name: str) -> Sequence[OldCheckpoint]:
+        """Those that lie on this machine, of all generations."""
         stored = self.get(name)
+        return checkpoints_of(checkpoint_directory(self.place.checkpoints, stored), stored.definition_id)
+
+    def delete(self, name: str, *, data: bool) -> None:
+        """With its checkpoints. The definition goes last, so that what fails in between can be repeated."""
+        stored, checkpoints = self.get(name), self.checkpoints(name)
         if stored.wanted is WantedState.RUNNING:
             raise Conflict(f"the table {name} is to run", hint=f"stop it first: `streamhouse table stop {name}`")
+        check_unclaimed(self._connection, KIND, stored)
         if data:
             self._store(stored).drop()
+        remove(list(checkpoints))
 
         async def delete() -> None:
             await (await self._tables()).delete(stored)
 
         self._connection.run(delete())
+
+    def now_ms(self) -> int:
+        async def now_ms() -> int:
+            return await (await self._connection.metadata()).now_ms()
+
+        return self._connection.run(now_ms())
 
     def facts(self, name: str) -> dict[str, Any]:
         """What the table itself says; nothing while it is not there yet."""
@@ -144,26 +160,34 @@ class TableService:
 
     def run(
         self,
-        spark: SparkSession,
+        application: Application,
         stopping: threading.Event,
         *,
         only: Collection[str],
         once: bool,
-        tell: Callable[[str], None],
-    ) -> None:
+        show: Show = lambda shown: None,
+    ) -> bool:
+        """Fill wanted tables in this process. False when Spark has died. ``once``: raises what a table fails with."""
+        from streamhouse.spark.pipelines.attempt import Attempt, explain
         from streamhouse.spark.tables.queries import start_table
-        from streamhouse.spark.tables.runner import TableRunner
 
-        TableRunner(
+        def begin(stored: StoredTable) -> Attempt:
+            return start_table(application.session_for(stored.name), stored, self.place, available_now=once)
+
+        runner = Runner(
             self._connection,
-            start=lambda stored: start_table(spark, stored, self.place, available_now=once),
-            runner_id=f"{socket.gethostname()}:{os.getpid()}:{self._randomness.uuid().hex[:8]}",
+            kind=KIND,
+            definitions=lambda metadata: Tables(metadata, self._randomness),
+            start=begin,
+            explain=explain,
+            runner_id=runner_id(self._randomness),
             clock=SystemClock(),
-            randomness=self._randomness,
             only=only,
             once=once,
-            tell=tell,
-        ).run(stopping)
+            show=show,
+            healthy=application.is_alive,
+        )
+        return runner.run(stopping, until_idle=once)
 
     def _store(self, stored: StoredTable) -> TableStore:
         return open_table(stored.spec.storage, self._address)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -37,6 +38,24 @@ def test_r8_an_old_checkpoint_is_refused(
         pipeline.run()
     with psycopg.connect(postgres_database) as connection:
         assert connection.execute("SELECT count(*), count(DISTINCT id) FROM ids").fetchone() == (300, 300)
+
+
+def test_r8_sql_that_is_changed_and_changed_back_goes_on_where_the_target_stands(
+    make: Callable[..., Pipeline], streamhouse: RunningStreamHouse, postgres_database: str
+) -> None:
+    target = into_postgres(postgres_database, "ids")
+    one = make(sources=ORDERS, sql="SELECT id FROM orders", target=target)
+    other = make(sources=ORDERS, sql="SELECT id, 'x' AS more FROM orders", target=target)
+    with psycopg.connect(postgres_database) as connection:
+        connection.execute("CREATE TABLE ids (id bigint, more text)")
+    other.stored = replace(other.stored, definition_id=one.stored.definition_id)
+    for first, pipeline in ((0, one), (100, other), (200, one), (300, other)):
+        write_orders(streamhouse, first, first + 100)
+        assert pipeline.run().resumed == ("at the beginning" if first == 0 else "where its target stands")
+    assert one.run().resumed == "where its target stands"
+    with psycopg.connect(postgres_database) as connection:
+        assert connection.execute("SELECT count(*), count(DISTINCT id) FROM ids").fetchone() == (400, 400)
+        assert connection.execute("SELECT count(*) FROM ids WHERE more = 'x'").fetchone() == (200,)
 
 
 def test_an_upsert_keeps_the_highest_row_of_a_key(

@@ -1,0 +1,137 @@
+"""What `pipeline run` and `table run` share: signals, words, progress on a terminal, a new process when Spark dies."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING, Any, TextIO
+
+import typer
+
+from streamhouse.cli.exit_codes import ExitCode
+from streamhouse.cli.manners import note
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+    from rich.live import Live
+    from rich.table import Table
+
+    from streamhouse.spark.pipelines.applications import Application
+    from streamhouse.spark.pipelines.runner import Shown
+
+_LOGGER = "streamhouse.pipelines"
+
+
+def stop_signals(parent: int | None = None) -> threading.Event:
+    """Set by Ctrl-C, by SIGTERM, and when the process ``parent`` has ended."""
+    import os
+    import signal
+    import threading
+
+    stopping = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopping.set())
+    if parent is not None:
+
+        def watch() -> None:
+            while os.getppid() == parent and not stopping.wait(1):
+                pass
+            stopping.set()
+
+        threading.Thread(target=watch, name="parent", daemon=True).start()
+    return stopping
+
+
+def log_to_stderr(*, events: bool) -> None:
+    """``events``: starts, stops and failures, line by line, where no table shows them."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[_CurrentStderr()])
+    logging.getLogger(_LOGGER).setLevel(logging.INFO if events else logging.ERROR)
+
+
+def open_application(master: str, *, name: str, config: dict[str, str], fast_start: bool) -> Application:
+    from streamhouse.spark.pipelines.applications import Application
+    from streamhouse.spark.pipelines.service import quieten
+
+    quieten()
+    return Application.open(master, name=name, config=config, fast_start=fast_start)
+
+
+def begin_again(stopping: threading.Event) -> None:
+    """Spark's JVM has died, and PySpark cannot start another in one process: take a new process."""
+    import os
+
+    if stopping.is_set():
+        raise typer.Exit(ExitCode.FAILURE)
+    note("Spark has died; starting it anew")
+    stopping.wait(2)
+    os.execv(sys.executable, [sys.executable, "-m", "streamhouse", *sys.argv[1:]])
+
+
+def shows_progress() -> bool:
+    return sys.stderr.isatty()
+
+
+class RunProgress:
+    """A table on the terminal, kept up to date: state, batch, rows/s, lag. Elsewhere the log says what changes."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._live: Live | None = None
+
+    def __enter__(self) -> Callable[[list[Shown]], None]:
+        if not shows_progress():
+            return lambda shown: None
+        from rich.console import Console
+        from rich.live import Live
+
+        # Over-long tables are cut at the screen's end: what has scrolled away could not be drawn over.
+        self._live = Live(console=Console(stderr=True), auto_refresh=False, vertical_overflow="ellipsis")
+        self._live.start()
+        return self._show
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def _show(self, shown: list[Shown]) -> None:
+        assert self._live is not None
+        self._live.update(progress_table(self._what, shown), refresh=True)
+
+
+def progress_table(what: str, shown: list[Shown]) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column(what, overflow="fold")
+    table.add_column("state", no_wrap=True)
+    for column in ("batch", "rows", "rows/s", "lag"):
+        table.add_column(column, justify="right", no_wrap=True)
+    if any(each.report.error for each in shown):
+        table.add_column("error", overflow="fold")
+    for each in shown:
+        report = each.report
+        batch, lag = ("-" if value is None else f"{value:,}" for value in (report.batch, report.lag))
+        cells = [each.name, report.state.value, batch, f"{report.rows:,}", f"{report.rows_per_second:,.0f}", lag]
+        table.add_row(*(Text(cell) for cell in (*cells, report.error[:200])[: len(table.columns)]))
+    if not shown:
+        table.add_row(Text("nothing is to run", style="dim"))
+    return table
+
+
+class _CurrentStderr(logging.StreamHandler[TextIO]):
+    """Where stderr goes when a line is written: while a table is shown, above the table."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> Any:
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, value: Any) -> None:
+        """Cannot be given."""

@@ -1,0 +1,159 @@
+"""What pipelines and tables leave behind when they are deleted or begin anew: what people want to keep, and no more."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from uuid import UUID
+
+import psycopg
+import pytest
+from pipeline_ground import into_postgres
+from pyspark.sql.types import StructType
+
+from streamhouse.core.errors import Conflict, DefinitionNotFound
+from streamhouse.core.ids import TopicId
+from streamhouse.metadata.contract import Definition, WantedState
+from streamhouse.spark.offsets import StreamOffset, TopicPartition
+from streamhouse.spark.pipelines.catalog import PROGRESS_KIND, StoredPipeline
+from streamhouse.spark.pipelines.checkpoints import checkpoint_path, is_of
+from streamhouse.spark.pipelines.old_checkpoints import checkpoints_of, remove, remove_former
+from streamhouse.spark.pipelines.parsing import load_pipeline
+from streamhouse.spark.pipelines.place import Place
+from streamhouse.spark.pipelines.progress import Progress, SourcePosition
+from streamhouse.spark.pipelines.service import Pipelines
+from streamhouse.spark.pipelines.target_opening import open_target
+from streamhouse.spark.tables.queries import checkpoint_of
+from streamhouse.spark.tables.service import TableService, storage_of
+from streamhouse.spark.tables.spec import TableSpec, ValueFormat, ValueSpec
+from streamhouse.testing.plugin import RunningStreamHouse
+
+ID, OTHER = UUID(int=0xABCDEF << 104), UUID(int=0x123456 << 104)
+
+
+def filled(path: Path | str) -> Path:
+    (Path(path) / "offsets").mkdir(parents=True)
+    (Path(path) / "metadata").write_text("{}")
+    return Path(path)
+
+
+def test_only_directories_that_are_named_after_the_definition_are_its_checkpoints(tmp_path: Path) -> None:
+    own = [filled(tmp_path / f"{ID.hex[:8]}-{name}") for name in ("0-0123456789abcdef", "1-0123456789abcdef", "12")]
+    others = [filled(tmp_path / name) for name in (f"{OTHER.hex[:8]}-0-0123456789abcdef", f"{ID.hex[:8]}-x", "orders")]
+    (tmp_path / f"{ID.hex[:8]}-7").symlink_to(others[0])
+    found = checkpoints_of(f"file:{tmp_path}", ID)
+    assert sorted(each.path for each in found) == sorted(own)
+    assert remove_former(str(tmp_path), ID, 12) == 2
+    assert [path.exists() for path in own] == [False, False, True]
+    remove(checkpoints_of(str(tmp_path), ID))
+    assert not own[2].exists()
+    assert all(path.exists() for path in others)
+    assert checkpoints_of("hdfs://x/checkpoints/orders", ID) == checkpoints_of(str(tmp_path / "nowhere"), ID) == []
+
+
+@pytest.fixture
+def place(streamhouse: RunningStreamHouse, tmp_path: Path) -> Place:
+    streamhouse.run(streamhouse.api.create_topic("orders", 1))
+    options = {"dataDir": str(streamhouse.api.settings.data_dir)}
+    return Place(address_options=options, checkpoints=str(tmp_path / "checkpoints"))
+
+
+def define(pipelines: Pipelines, **document: object) -> StoredPipeline:
+    whole = {"name": "tables", "sources": ["orders"], "sql": "SELECT key, value FROM orders", **document}
+    return pipelines.create(load_pipeline(whole), WantedState.STOPPED)
+
+
+def test_a_deleted_pipeline_leaves_the_rows_and_nothing_of_its_own(place: Place, postgres_database: str) -> None:
+    """Its name is that of the directory in which the tables' checkpoints lie."""
+    pipelines = Pipelines(place)
+    stored = define(pipelines, target=into_postgres(postgres_database, "t"))
+    target = open_target(stored, place.address_options, run_id="r" * 12)
+    target.prepare(StructType().add("key", "string").add("value", "string"))
+    mine = filled(checkpoint_path(place.checkpoints, stored))
+    table = filled(Path(place.checkpoints) / "tables" / "orders" / f"{OTHER.hex[:8]}-1")
+    with psycopg.connect(postgres_database) as connection:
+        connection.execute("INSERT INTO t VALUES ('a', 'b')")
+        connection.execute("INSERT INTO streamhouse.pipeline_progress (pipeline, name) VALUES ('another', 'x')")
+    pipelines.delete("tables")
+    assert not mine.exists()
+    assert table.exists()
+    with psycopg.connect(postgres_database) as connection:
+        assert connection.execute("SELECT count(*) FROM t").fetchone() == (1,)
+        assert connection.execute("SELECT pipeline FROM streamhouse.pipeline_progress").fetchall() == [("another",)]
+        assert connection.execute("SELECT count(*) FROM pg_tables WHERE tablename LIKE 'stage%'").fetchone() == (0,)
+    with pytest.raises(DefinitionNotFound):
+        pipelines.get("tables")
+
+
+def test_a_pipeline_whose_target_is_away_is_deleted_only_when_its_progress_may_stay(place: Place) -> None:
+    pipelines = Pipelines(place)
+    stored = define(pipelines, target=into_postgres("postgresql://nobody@127.0.0.1:1/x", "t"))
+    mine = filled(checkpoint_path(place.checkpoints, stored))
+    with pytest.raises(Conflict, match="the progress of tables cannot be removed") as refused:
+        pipelines.delete("tables")
+    assert "--keep-progress" in str(refused.value)
+    assert mine.exists()
+    assert pipelines.get("tables") == stored
+    pipelines.delete("tables", keep_progress=True)
+    assert not mine.exists()
+
+
+def test_a_deleted_pipeline_into_a_topic_leaves_no_progress_document(place: Place) -> None:
+    pipelines = Pipelines(place)
+    stored = define(pipelines, target={"topic": "out"})
+
+    async def progress(make: bool) -> Definition | None:
+        metadata = await pipelines.connection.metadata()
+        own = stored.definition_id
+        if make:
+            await metadata.create_definition(
+                PROGRESS_KIND, own.hex, definition_id=own, document="{}", wanted=WantedState.STOPPED
+            )
+        return await metadata.get_definition(PROGRESS_KIND, own.hex)
+
+    assert pipelines.connection.run(progress(True)) is not None
+    pipelines.delete("tables")
+    assert pipelines.connection.run(progress(False)) is None
+
+
+def test_a_deleted_table_leaves_its_rows_unless_they_are_to_go(place: Place, tmp_path: Path) -> None:
+    service = TableService(place)
+    for name in ("kept", "gone"):
+        storage = storage_of("delta", str(tmp_path / "lake" / name), "none", "")
+        values = ValueSpec(format=ValueFormat.JSON)
+        spec = TableSpec(name=name, topic="orders", storage=storage, values=values)
+        stored = service.create(spec, WantedState.STOPPED)
+        service._store(stored).create(spec.schema())
+        mine = filled(checkpoint_of(place.checkpoints, stored))
+        assert [each.path for each in service.checkpoints(name)] == [mine]
+        service.delete(name, data=name == "gone")
+        assert not mine.exists()
+        assert (tmp_path / "lake" / name).exists() is (name == "kept")
+
+
+TOPIC_ID = TopicId(UUID(int=7))
+
+
+def offsets(count: int, *, began: int | None = None) -> str:
+    began_at = None if began is None else {TopicPartition("t", 0): began}
+    offset = StreamOffset(
+        offsets={TopicPartition("t", 0): count}, topic_ids={"t": TOPIC_ID}, query="x", began_at=began_at
+    )
+    return f"v1\n{{}}\n{json.dumps(offset.to_json())}\n"
+
+
+def progress(query: str, offset: int) -> Progress:
+    position = SourcePosition(offsets={TopicPartition("t", 0): offset}, topic_ids={"t": TOPIC_ID})
+    return Progress(generation=0, query_id=query, batch_id=0, position=(position,))
+
+
+def test_a_checkpoint_counts_if_it_wrote_the_target_s_rows_or_was_begun_where_they_end() -> None:
+    files = {"c/metadata": json.dumps({"id": "q2"})}
+    assert not is_of(None, "c", {}.get)
+    assert not is_of(progress("q2", 5), "c", {}.get)
+    assert is_of(None, "c", files.get)
+    assert is_of(progress("q2", 5), "c", files.get)
+    assert not is_of(progress("q1", 5), "c", files.get)  # begun, and killed before it planned a batch
+    files["c/offsets/0"] = offsets(9, began=5)
+    assert is_of(progress("q1", 5), "c", files.get)
+    assert not is_of(progress("q1", 7), "c", files.get)  # its SQL was changed and changed back
