@@ -192,8 +192,9 @@ asyncio.run(main())
 @pytest.mark.parametrize(
     ("call", "when", "visible"),
     [
-        ("writev", "before", False),
-        ("writev", "after", False),
+        ("pwrite", "before", False),
+        ("pwrite", "after", False),
+        ("ftruncate", "before", False),
         ("fsync", "before", False),
         ("fsync", "after", False),
         ("link", "before", False),

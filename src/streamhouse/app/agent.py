@@ -27,6 +27,7 @@ from streamhouse.cluster.contract import Mode, Timings
 from streamhouse.cluster.member import Member
 from streamhouse.core.clock import Clock
 from streamhouse.core.ids import PartitionKey
+from streamhouse.core.limits import MIB
 from streamhouse.core.randomness import Randomness
 from streamhouse.core.settings import Durability as DurabilitySetting
 from streamhouse.core.settings import Settings
@@ -46,6 +47,7 @@ from streamhouse.log.wal.wal import Wal
 from streamhouse.metadata.contract import AgentInfo, Durability
 
 _GIVE_BACK_S: Final = 5.0
+_BUSY_SEGMENT_BYTES: Final = 4 * MIB
 _OFFLOAD_THREADS: Final = 2  # inflating blocks; more would only take cores from the event loop
 
 
@@ -337,6 +339,7 @@ def leased_options(settings: Settings, durability: Durability) -> LeasedOptions:
         durability=durability,
         rules=FlushRules(
             segment_max_bytes=settings.segment.max_bytes,
+            busy_segment_bytes=_BUSY_SEGMENT_BYTES if durability is Durability.WAL else 0,
             segment_max_age_ms=settings.segment.max_age_ms,
             flush_interval_ms=settings.flush.interval_ms,
         ),

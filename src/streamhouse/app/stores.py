@@ -67,6 +67,7 @@ def _store_options(settings: Settings) -> StoreOptions:
         path_style=store.path_style,
         access_key_id=store.access_key_id,
         secret_access_key=store.secret_access_key,
+        direct_io=store.direct_io,
     )
 
 

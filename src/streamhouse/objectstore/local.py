@@ -30,15 +30,17 @@ T = TypeVar("T")
 class LocalStore(ObjectStore):
     """Made by ``LocalStore.open``."""
 
-    def __init__(self, root: Path, *, randomness: Randomness) -> None:
-        self.files = DurableFiles(root)
+    def __init__(self, root: Path, *, randomness: Randomness, direct_io: bool) -> None:
+        self.files = DurableFiles(root, direct_io=direct_io)
         self._randomness = randomness
         self._pool = ThreadPoolExecutor(max_workers=LOCAL_STORE_THREADS, thread_name_prefix="local-store")
 
     @classmethod
-    async def open(cls, root: Path, *, clock: Clock, randomness: Randomness, create: bool = True) -> LocalStore:
+    async def open(
+        cls, root: Path, *, clock: Clock, randomness: Randomness, create: bool = True, direct_io: bool = True
+    ) -> LocalStore:
         """Make the directory if asked to, see that it can be used, and clear away what dead writers left."""
-        store = cls(root, randomness=randomness)
+        store = cls(root, randomness=randomness, direct_io=direct_io)
         stale_before_ms = clock.wall_ms() - STALE_TEMP_MS
 
         def prepare() -> None:

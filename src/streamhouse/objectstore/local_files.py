@@ -24,6 +24,7 @@ from typing import Final
 from streamhouse.core.errors import InvalidRequest, ObjectExists, ObjectNotFound, StoreError, StoreMisconfigured
 from streamhouse.core.limits import MAX_KNOWN_DIRECTORIES, MAX_LOCAL_LIST_PAGE
 from streamhouse.objectstore.checks import check_body_size, is_key
+from streamhouse.objectstore.direct_io import DirectFiles
 from streamhouse.objectstore.objects import Fetched, ListPage, ObjectInfo
 
 TEMP_DIRECTORY: Final = ".tmp"
@@ -31,10 +32,11 @@ _MAX_IOVECS: Final = 1024  # IOV_MAX on Linux
 
 
 class DurableFiles:
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, direct_io: bool = True) -> None:
         self.root = os.path.abspath(root)
         self._temp_root = os.path.join(self.root, TEMP_DIRECTORY)
         self._durable: set[str] = set()
+        self._direct = DirectFiles(wanted=direct_io)
 
     def open(self, *, create: bool) -> None:
         """Make the root durable, and find out now whether this file system can publish."""
@@ -77,7 +79,8 @@ class DurableFiles:
         fd, temp = self.create_temp(temp_name)
         try:
             try:
-                write_all(fd, views)
+                if not self._direct.write(fd, views):
+                    write_all(fd, views)
                 os.fsync(fd)
             finally:
                 os.close(fd)
@@ -108,7 +111,10 @@ class DurableFiles:
             if length is None:
                 check_body_size(f"object {key}", size_bytes)
                 length = size_bytes
-            return Fetched(data=memoryview(_read_exactly(fd, offset, length)), size_bytes=size_bytes)
+            data = self._direct.read(fd, offset, length)
+            if data is None:
+                data = memoryview(_read_exactly(fd, offset, length))
+            return Fetched(data=data, size_bytes=size_bytes)
         finally:
             os.close(fd)
 

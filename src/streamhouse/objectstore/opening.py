@@ -52,7 +52,7 @@ _PART_TIMEOUT: Final = timedelta(minutes=2)  # a part is small, but joining thou
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
-    """What a URL cannot say. All of it is for S3 except ``create``."""
+    """What a URL cannot say. All of it is for S3 but the last two, which are for a local directory."""
 
     endpoint_url: str | None = None
     region: str | None = None
@@ -61,7 +61,8 @@ class StoreOptions:
     secret_access_key: str | None = field(default=None, repr=False)
     session_token: str | None = field(default=None, repr=False)
     profile: str | None = None
-    create: bool = True  # make a missing local directory
+    create: bool = True  # make a missing one
+    direct_io: bool = True  # large objects past the page cache
 
 
 async def open_store(
@@ -76,7 +77,9 @@ async def open_store(
     match scheme_of(url):
         case "file":
             root = Path(local_path(url))
-            return await LocalStore.open(root, clock=clock, randomness=randomness, create=options.create)
+            return await LocalStore.open(
+                root, clock=clock, randomness=randomness, create=options.create, direct_io=options.direct_io
+            )
         case "memory":
             if url.rstrip("/") != "memory:":
                 raise InvalidSetting(f"{mask_url(url)!r} names a place in memory", hint="write memory://")

@@ -110,6 +110,11 @@ class StoreSettings:
         doc="The secret that belongs to store.access_key_id.",
         why="machines in a cloud have a role",
     )
+    direct_io: bool = boolean(
+        True,
+        doc="Large objects in a local directory are written and read past the page cache, where its file system can.",
+        why="readers have caches of their own; turn it off for many readers far behind on a slow disk",
+    )
     request_timeout_ms: int = duration(
         "15s",
         at_least="100ms",

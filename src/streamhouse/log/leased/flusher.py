@@ -31,6 +31,7 @@ class Flusher:
         self._max_in_flight = max_in_flight
         self._max_chunk_bytes = max_chunk_bytes
         self._on_bug = on_bug
+        self._enough_bytes = rules.enough_bytes(busy=False)
         self._dirty: dict[PartitionKey, PartitionLog] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._room = asyncio.Event()
@@ -54,7 +55,7 @@ class Flusher:
         if not partition.dirty:
             partition.dirty = True
             self._dirty[partition.key] = partition
-        if first or partition.wanted or partition.pending_bytes >= self._rules.segment_max_bytes:
+        if first or partition.wanted or partition.pending_bytes >= self._enough_bytes:
             self._kick.set()
 
     def forget(self, partition: PartitionLog) -> None:
@@ -69,7 +70,11 @@ class Flusher:
     async def _loop(self) -> None:
         while True:
             plan = plan_flush(
-                self._dirty.values(), self._rules, now_ms=self._clock.boot_ms(), last_flush_ms=self._last_flush_ms
+                self._dirty.values(),
+                self._rules,
+                now_ms=self._clock.boot_ms(),
+                last_flush_ms=self._last_flush_ms,
+                busy=bool(self._tasks),
             )
             if plan.empty:
                 await self._sleep_until(plan.next_due_ms)
@@ -103,10 +108,14 @@ class Flusher:
         turn = self._committer.next_turn()
         task = asyncio.create_task(self._committer.flush(large_chunks, small_chunks, turn), name="leased-flush")
         self._tasks.add(task)
+        self._enough_bytes = self._rules.enough_bytes(busy=True)
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._room.set()
+        if not self._tasks:
+            self._enough_bytes = self._rules.enough_bytes(busy=False)
+            self._kick.set()
         if not task.cancelled() and (error := task.exception()) is not None:
             self._on_bug(error)

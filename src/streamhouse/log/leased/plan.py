@@ -17,8 +17,14 @@ from streamhouse.log.leased.partition import PartitionLog
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushRules:
     segment_max_bytes: int
+    busy_segment_bytes: int = 0
+    """While a flush is under way the next one waits for this much, if it is more: where nobody waits for commits, a
+    busy log is better off with fewer and larger objects."""
     segment_max_age_ms: int
     flush_interval_ms: int
+
+    def enough_bytes(self, *, busy: bool) -> int:
+        return max(self.segment_max_bytes, self.busy_segment_bytes) if busy else self.segment_max_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,19 +39,27 @@ class FlushPlan:
         return not self.large and not self.small
 
 
-def plan_flush(dirty: Iterable[PartitionLog], rules: FlushRules, *, now_ms: int, last_flush_ms: int) -> FlushPlan:
+def plan_flush(
+    dirty: Iterable[PartitionLog], rules: FlushRules, *, now_ms: int, last_flush_ms: int, busy: bool = False
+) -> FlushPlan:
+    """``busy``: a flush is under way."""
+    enough_bytes = rules.enough_bytes(busy=busy)
     large: list[PartitionLog] = []
     small: list[PartitionLog] = []
+    full = False
     due_ms: int | None = None
     for partition in dirty:
         if partition.pending_bytes >= rules.segment_max_bytes:
             large.append(partition)
-            continue
-        small.append(partition)
+            if partition.pending_bytes >= enough_bytes:
+                full = True
+                continue
+        else:
+            small.append(partition)
         at_ms = _due_ms(partition, rules, last_flush_ms)
         due_ms = at_ms if due_ms is None else min(due_ms, at_ms)
     if due_ms is None or due_ms > now_ms:
-        return FlushPlan(large=tuple(large), small=(), next_due_ms=due_ms)
+        return FlushPlan(large=tuple(large) if full else (), small=(), next_due_ms=due_ms)
     return FlushPlan(large=tuple(large), small=tuple(small), next_due_ms=None)
 
 

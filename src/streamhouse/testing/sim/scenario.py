@@ -190,6 +190,7 @@ def draw_scenario(seed: int) -> Scenario:
                 segment_max_bytes=dice.pick((250, 1000, 100_000)),
                 segment_max_age_ms=dice.pick((100, 500, 2000, 60_000)),
                 flush_interval_ms=dice.pick((0, 20, 200)),
+                busy_segment_bytes=dice.pick((0, 2000)) if durability is Durability.WAL else 0,
             ),
             max_buffer_bytes=dice.pick((8_000, 100_000)),
             max_flushes_in_flight=dice.pick((1, 2, 4)),
