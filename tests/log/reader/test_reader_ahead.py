@@ -60,6 +60,22 @@ async def test_a_scan_reads_everything_once_and_in_few_requests() -> None:
 
 
 @at_once
+async def test_what_was_read_makes_room_for_what_is_ahead() -> None:
+    async with Library() as library:
+        shelves = await library.shelves("orders", 4)
+        for shelf in shelves:
+            await shelf.add(40, records=2, size=128 * KIB, target_block_bytes=200 * KIB)
+        library.store.gets.clear()
+        reader = library.reader(read_ahead_bytes=MIB, block_cache_bytes=5 * MIB)
+        for offset in range(0, 80, 2):
+            for shelf in shelves:
+                assert offsets_in(await reader.read(shelf.key, offset, max_bytes=1)) == [offset, offset + 1]
+            await settle()
+        read_bytes = sum(length for _, _, length in library.store.gets)
+        assert read_bytes <= 4 * 40 * 256 * KIB * 1.05, "each block was fetched once, though a fraction fits"
+
+
+@at_once
 async def test_random_reads_get_no_read_ahead() -> None:
     async with Library() as library:
         shelf = await large_shelf(library)

@@ -34,6 +34,11 @@ class ByteLru(Generic[K, V]):
         self._items.move_to_end(key)
         return found[0]
 
+    def demote(self, key: K) -> None:
+        """The next to go, should room be needed."""
+        if key in self._items:
+            self._items.move_to_end(key, last=False)
+
     def put(self, key: K, value: V, size_bytes: int) -> None:
         """What is larger than the whole cache is not kept, and pushes nothing out."""
         self.drop(key)

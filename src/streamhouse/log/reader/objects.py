@@ -126,6 +126,10 @@ class ObjectReader:
         self._stats.block_misses += 1
         return await self._block_calls.get(stretch.ident, lambda: self._fetch(stretch))
 
+    def read_through(self, stretch: Stretch) -> None:
+        """A reader has come to its end. If room is needed, what is fetched ahead of readers is worth more."""
+        self._blocks.demote(stretch.ident)
+
     def fetch_ahead(self, stretches: Iterable[Stretch]) -> list[asyncio.Task[None]]:
         """Begin to fetch those that are neither here nor on their way. The tasks end with it, and never fail."""
         begun: list[asyncio.Task[None]] = []

@@ -334,6 +334,8 @@ class LogReader:
             if cursor.take(taken.batches, taken.size_bytes, taken.next_offset):
                 self.stats.object_bytes += taken.size_bytes
                 self._ahead.stepped(cursor.key, offset, cursor.offset, taken.size_bytes)
+                if cursor.offset > stretches[0].end_offset:
+                    self._objects.read_through(stretches[0])
             return
 
     # What is known.
