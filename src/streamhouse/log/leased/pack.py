@@ -18,6 +18,7 @@ from streamhouse.wire.buffers import BytesLike
 
 _JOIN_BELOW_BYTES: Final = 4096
 _STEP_BATCHES: Final = 32
+_JOINED_AT_ONCE: Final = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +86,8 @@ def _segment(chunk: Chunk, created_ms: int, object_id: uuid.UUID) -> Generator[N
     )
     ref = ObjectRef(key=str(name), size_bytes=segment.size, created_at_ms=created_ms)
     piece = _slice(chunk, runs.finish(), ref, EntryKind.SEGMENT, SEGMENT_V1, 0, segment.size)
-    return PackedObject(
-        object=ref,
-        buffers=_joined_if_small([*buffers, *segment.buffers], segment.size),
-        placed=(Placed(chunk=chunk, slice=piece),),
-    )
+    buffers = yield from _joined_if_small([*buffers, *segment.buffers], segment.size)
+    return PackedObject(object=ref, buffers=buffers, placed=(Placed(chunk=chunk, slice=piece),))
 
 
 def _blob(chunks: Sequence[Chunk], created_ms: int, object_id: uuid.UUID) -> Generator[None, None, PackedObject]:
@@ -114,12 +112,20 @@ def _blob(chunks: Sequence[Chunk], created_ms: int, object_id: uuid.UUID) -> Gen
         )
         for chunk, listed, part in zip(chunks, runs, blob.slices, strict=True)
     )
-    return PackedObject(object=ref, buffers=_joined_if_small(blob.buffers, blob.size), placed=placed)
+    buffers = yield from _joined_if_small(blob.buffers, blob.size)
+    return PackedObject(object=ref, buffers=buffers, placed=placed)
 
 
-def _joined_if_small(buffers: Sequence[BytesLike], size: int) -> Sequence[BytesLike]:
+def _joined_if_small(buffers: Sequence[BytesLike], size: int) -> Generator[None, None, list[BytesLike]]:
     """Thousands of tiny buffers cost more to hand around one by one than to copy once."""
-    return [b"".join(buffers)] if size < len(buffers) * _JOIN_BELOW_BYTES else buffers
+    if size >= len(buffers) * _JOIN_BELOW_BYTES:
+        return list(buffers)
+    joined: list[BytesLike] = []
+    for first in range(0, len(buffers), _JOINED_AT_ONCE):
+        joined.append(b"".join(buffers[first : first + _JOINED_AT_ONCE]))
+        if first:
+            yield
+    return joined
 
 
 def _slice(
