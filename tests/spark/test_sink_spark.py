@@ -138,6 +138,7 @@ def test_a_batch_write_brings_every_column(ground: Ground) -> None:
 
 WRONG: list[tuple[Callable[[Ground], None], str]] = [
     (lambda ground: ground.write(ground.rows("a"), topic="nope"), "there is no topic 'nope'"),
+    (lambda ground: ground.write(ground.rows("a"), topic="outt"), "there is no topic 'outt' (did you mean out?)"),
     (lambda ground: ground.write(ground.rows("a"), topc="out"), "no option 'topc' (did you mean topic?)"),
     (lambda ground: ground.write(ground.spark.range(1)), "a topic has no column 'id'"),
     (lambda ground: ground.write(ground.spark.range(1).selectExpr("id AS value")), "column 'value' is bigint"),

@@ -92,39 +92,41 @@ def offsets_document(offsets: Offsets) -> dict[str, Any]:
     return document
 
 
-def parse_offsets(text: str, *, option: str, lowest: int = EARLIEST) -> dict[TopicPartition, int]:
-    """An option's JSON. ``lowest`` is -2 where earliest and latest may stand, else 0. Raises InvalidSetting."""
+def parse_offsets(text: str, *, lowest: int = EARLIEST) -> dict[TopicPartition, int]:
+    """An option's JSON. ``lowest`` is -2 where earliest and latest may stand, else 0. Raises InvalidSetting; whoever
+    knows the option's name puts it in front.
+    """
     example = '{"orders":{"0":23,"1":-2}}' if lowest < 0 else '{"orders":{"0":1700000000000}}'
-    document = _load(text, option, example)
+    document = _load(text, example)
     try:
         return _offsets(document, lowest=lowest)
     except ValueError as error:
-        raise InvalidSetting(f"option {option}: {error}", hint=f"write it like {example}") from error
+        raise InvalidSetting(str(error), hint=f"write it like {example}") from error
 
 
 def parse_assignment(text: str) -> tuple[TopicPartition, ...]:
     """The option ``assign``: {"orders": [0, 1]}. Raises InvalidSetting."""
     example = '{"orders":[0,1]}'
-    document = _load(text, "assign", example)
+    document = _load(text, example)
     found: list[TopicPartition] = []
     for topic, partitions in document.items():
         if not isinstance(partitions, list) or not all(_is_partition(number) for number in partitions):
-            raise InvalidSetting(f"option assign: {topic!r} has no list of partitions", hint=f"write it like {example}")
+            raise InvalidSetting(f"{topic!r} has no list of partitions", hint=f"write it like {example}")
         found.extend(TopicPartition(topic, number) for number in partitions)
     if not found:
-        raise InvalidSetting("option assign names no partition", hint=f"write it like {example}")
+        raise InvalidSetting("no partition is named", hint=f"write it like {example}")
     return tuple(sorted(set(found)))
 
 
-def _load(text: str, option: str, example: str) -> Mapping[str, Any]:
+def _load(text: str, example: str) -> Mapping[str, Any]:
     if len(text) > MAX_CONFIG_FILE_BYTES:
-        raise InvalidSetting(f"option {option} has {len(text)} characters, more than {MAX_CONFIG_FILE_BYTES}")
+        raise InvalidSetting(f"{len(text)} characters are more than {MAX_CONFIG_FILE_BYTES}")
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
-        raise InvalidSetting(f"option {option} is not a JSON object: {text[:80]!r}", hint=f"write it like {example}")
+        raise InvalidSetting(f"{text[:80]!r} is not a JSON object", hint=f"write it like {example}")
     return document
 
 

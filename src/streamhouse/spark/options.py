@@ -261,7 +261,7 @@ def _by_time(given: _Given, one: str, each: str) -> Position | None:
     timestamp_ms = given.get(one, _number(0), None)
     if timestamp_ms is not None:
         return Position(edge=Edge.TIME, timestamp_ms=timestamp_ms, option=one)
-    times = given.get(each, lambda text: parse_offsets(text, option=each, lowest=0), None)
+    times = given.get(each, lambda text: parse_offsets(text, lowest=0), None)
     return None if times is None else Position(edge=Edge.TIMES, by_partition=times, option=each)
 
 
@@ -274,7 +274,7 @@ def _edge_or_offsets(name: str) -> Callable[[str], Position]:
                 text, (Edge.EARLIEST, Edge.LATEST), otherwise='write earliest, latest or {"t":{"0":23}}'
             )
             raise InvalidSetting(f"{text[:80]!r} is neither earliest nor latest nor JSON", hint=hint)
-        return Position(edge=Edge.OFFSETS, by_partition=parse_offsets(text, option=name), option=name)
+        return Position(edge=Edge.OFFSETS, by_partition=parse_offsets(text), option=name)
 
     return parse
 

@@ -34,6 +34,7 @@ from streamhouse.spark.sink_commit import BatchId, SinkCommit
 from streamhouse.spark.sink_options import WriteOptions, parse_write_options
 from streamhouse.spark.sink_schema import check_schema
 from streamhouse.spark.sink_shares import TopicShare, merged
+from streamhouse.spark.snapshot import named_topic
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -127,7 +128,7 @@ def _plan(options: Mapping[str, str], schema: StructType, *, streaming: bool) ->
         await connection.objects()
         now_ms = await metadata.now_ms()
         stamps = StampClock(planned_ms=now_ms, ahead_ms=now_ms - connection.clock.wall_ms())
-        return None if chosen.topic is None else await metadata.get_topic(chosen.topic), stamps
+        return None if chosen.topic is None else await named_topic(metadata, chosen.topic), stamps
 
     topic, stamps = connection.run(look())
     batch = None

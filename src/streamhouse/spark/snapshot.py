@@ -91,6 +91,16 @@ async def take_snapshot(metadata: MetadataStore, options: ReadOptions, *, must_e
     )
 
 
+async def named_topic(metadata: MetadataStore, name: str) -> Topic:
+    """Raises TopicNotFound, with the name that was perhaps meant."""
+    try:
+        return await metadata.get_topic(name)
+    except TopicNotFound as error:
+        known = [topic.name for topic in await metadata.list_topics()]
+        listed = f"the topics are {', '.join(known[:10])}" if known else "there are none yet"
+        raise TopicNotFound(f"there is no topic {name!r}", hint=did_you_mean(name, known, otherwise=listed)) from error
+
+
 async def resolve_starting(
     snapshot: Snapshot, options: ReadOptions, lookup: TimeLookup, loss: DataLoss
 ) -> dict[TopicPartition, int]:
@@ -215,14 +225,10 @@ async def _by_name(metadata: MetadataStore, names: Sequence[str], *, must_exist:
     found: list[Topic] = []
     for name in names:
         try:
-            found.append(await metadata.get_topic(name))
-        except TopicNotFound as error:
+            found.append(await (named_topic(metadata, name) if must_exist else metadata.get_topic(name)))
+        except TopicNotFound:
             if must_exist:
-                known = [topic.name for topic in await metadata.list_topics()]
-                listed = f"the topics are {', '.join(known[:10])}" if known else "there are none yet"
-                raise TopicNotFound(
-                    f"there is no topic {name!r}", hint=did_you_mean(name, known, otherwise=listed)
-                ) from error
+                raise
     return found
 
 

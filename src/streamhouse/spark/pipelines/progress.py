@@ -102,7 +102,7 @@ def read_progress(text: str) -> Progress:
             batch_id=int(document["batch"]),
             position=tuple(
                 SourcePosition(
-                    offsets=parse_offsets(json.dumps(source["offsets"]), option="offsets", lowest=0),
+                    offsets=parse_offsets(json.dumps(source["offsets"]), lowest=0),
                     topic_ids={name: parse_topic_id(topic_id) for name, topic_id in source["topics"].items()},
                 )
                 for source in document["sources"]
