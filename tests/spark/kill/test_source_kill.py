@@ -1,6 +1,7 @@
-"""Streams whose driver is killed, again and again, from their very first batch on; and a long topic under a failover.
+"""Streams whose driver is killed, again and again, from their very first batch on; and a long topic under failovers.
 
-SPARK_KILLS says how often the driver dies; SPARK_RECORDS how long the topic is (ten million if not said).
+SPARK_KILLS says how often the driver dies; SPARK_RECORDS how long the topic is when it is read (ten million if not
+said). Every record says where it must lie, so reads are judged offset by offset: none missing, none twice, none wrong.
 """
 
 from __future__ import annotations
@@ -41,13 +42,22 @@ KILLS = int(os.environ.get("SPARK_KILLS", "1"))
 RECORDS = int(os.environ.get("SPARK_RECORDS", "10000000"))
 SEED = int(os.environ.get("SEED", "1"))
 PATIENCE_S = 300
-CONFIG = {"spark.driver.memory": "768m", "spark.sql.shuffle.partitions": "2"}
+SAMPLE = "IF(offset % 11 = 0, NULL, concat('value-', offset))"
+"""The value at an offset, as SQL: of ``fill``, from 0 on in each partition."""
+NUMBERED = f"lpad(CAST(offset * {PARTITIONS} + partition AS STRING), 100, '0')"
+"""Likewise of ``Producer``."""
+CONFIG = {
+    "spark.driver.memory": "768m",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.streaming.minBatchesToRetain": "100000",  # where the query began is in its first offsets
+}
 
 
 class Driver:
     """read_stream.py, started as often as need be; all its lives write to one log."""
 
-    def __init__(self, directory: Path, options: dict[str, str]) -> None:
+    def __init__(self, directory: Path, options: dict[str, str], *, value: str) -> None:
+        """``value``: what each row must hold, as SQL."""
         self.checkpoint = directory / "checkpoint"
         self.notes = directory / "notes"
         self.notes.mkdir()
@@ -56,6 +66,7 @@ class Driver:
             "master": "local[2]",
             "config": CONFIG,
             "options": options,
+            "value": value,
             "checkpoint": str(self.checkpoint),
             "notes": str(self.notes),
         }
@@ -90,23 +101,24 @@ class Driver:
         offsets = self.checkpoint / "offsets"
         return len(list(offsets.glob("[0-9]*"))) if offsets.exists() else 0
 
-    def wait(self, what: str, done: Callable[[], bool]) -> None:
+    def wait(self, what: str, done: Callable[[], bool], *, every_s: float = 0.01) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not done():
             self.check_alive()
             assert time.monotonic() < deadline, (
                 f"after {PATIENCE_S} s still not: {what}; {self.log.read_text()[-3000:]}"
             )
-            time.sleep(0.01)
+            time.sleep(every_s)
 
     def ends(self) -> dict[int, int]:
         """Up to where each partition was read, by the batches noted; each begins where the one before it ended."""
         first = json.loads((self.checkpoint / "offsets" / "0").read_text().splitlines()[-1])
         at = {int(partition): offset for partition, offset in first["$from"]["orders"].items()}
         for batch in range(len(list(self.notes.glob("*.json")))):
-            for partition, low, high, rows, total in json.loads((self.notes / f"{batch}.json").read_text()):
+            for partition, low, high, rows, total, wrong in json.loads((self.notes / f"{batch}.json").read_text()):
                 assert low == at[partition], f"batch {batch} begins {partition} at {low}, not at {at[partition]}"
                 assert rows == high - low + 1
+                assert wrong == 0, f"{wrong} rows of batch {batch} are not what was written there"
                 assert total == (low + high) * rows // 2
                 at[partition] = high + 1
         return at
@@ -141,7 +153,7 @@ def test_p_2_a_stream_of_latest_that_is_killed_from_batch_0_on_misses_and_repeat
 ) -> None:
     rng = random.Random(SEED)
     streamhouse.run(streamhouse.api.create_topic("orders", 2))
-    driver = Driver(tmp_path, source_options)
+    driver = Driver(tmp_path, source_options, value=SAMPLE)
     with writing(streamhouse) as written:
         for number in range(KILLS):
             begun = driver.planned()
@@ -160,13 +172,14 @@ def test_p_2_a_stream_of_latest_that_is_killed_from_batch_0_on_misses_and_repeat
 
 
 class Producer(threading.Thread):
-    """One idempotent producer of librdkafka's, from the first record to the last."""
+    """One idempotent producer of librdkafka's: the first ``count`` records as fast as it can, then steadily more."""
 
     def __init__(self, bootstrap: str, count: int) -> None:
         super().__init__()
         self.count = count
-        self.sent = 0
+        self.acknowledged = [0] * PARTITIONS
         self.refused: list[str] = []
+        self._ended = threading.Event()
         self._producer = confluent_kafka.Producer(
             {
                 "bootstrap.servers": bootstrap,
@@ -179,37 +192,49 @@ class Producer(threading.Thread):
         )
 
     def run(self) -> None:
-        def heard(error: object, _: object) -> None:
-            if error is not None:
-                self.refused.append(str(error))
-
-        for number in range(self.count):
-            while True:
-                try:
-                    self._producer.produce(
-                        "orders", b"%0100d" % number, partition=number % PARTITIONS, on_delivery=heard
-                    )
-                    break
-                except BufferError:
-                    self._producer.poll(0.05)
-            self.sent += 1
+        number = 0
+        while not self._ended.is_set():
+            try:
+                self._producer.produce(
+                    "orders", b"%0100d" % number, partition=number % PARTITIONS, on_delivery=self._heard
+                )
+            except BufferError:
+                self._producer.poll(0.05)
+                continue
+            number += 1
             if number % 1000 == 0:
                 self._producer.poll(0)
+                if number > self.count:
+                    self._ended.wait(0.05)
         self._producer.flush(PATIENCE_S)
+
+    def end(self) -> dict[int, int]:
+        """How many records each partition has, all of them acknowledged."""
+        self._ended.set()
+        self.join()
+        assert self.refused == []
+        return dict(enumerate(self.acknowledged))
+
+    def _heard(self, error: object, message: Any) -> None:
+        if error is not None:
+            self.refused.append(str(error))
+        else:
+            self.acknowledged[message.partition()] += 1
 
 
 def dense(rows: list[Any]) -> dict[int, int]:
-    """Up to where each partition was read, given that every offset from 0 on came exactly once."""
+    """Up to where each partition was read, given that every offset from 0 on came exactly once, with its record."""
     ends = {}
     for row in rows:
         assert (row.first, row.rows) == (0, row.last + 1), f"offsets {row.first} to {row.last} in {row.rows} rows"
         assert row.distinct == row.rows
+        assert row.wrong == 0, f"{row.wrong} rows of partition {row.partition} are not what was written there"
         ends[row.partition] = row.last + 1
     return ends
 
 
 def read_batch(spark: SparkSession, options: dict[str, str]) -> dict[int, int]:
-    frame = read_topic(spark, "orders", columns=["partition", "offset"], **options)
+    frame = read_topic(spark, "orders", columns=["value", "partition", "offset"], **options)
     return dense(
         frame.groupBy("partition")
         .agg(
@@ -217,15 +242,23 @@ def read_batch(spark: SparkSession, options: dict[str, str]) -> dict[int, int]:
             functions.max("offset").alias("last"),
             functions.count("*").alias("rows"),
             functions.count_distinct("offset").alias("distinct"),
+            functions.expr(f"count_if(NOT (CAST(value AS STRING) <=> {NUMBERED}))").alias("wrong"),
         )
         .collect()
     )
 
 
+def has_running_tasks(spark: SparkSession) -> bool:
+    tracker = spark.sparkContext.statusTracker()
+    stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
+    return any(stage is not None and stage.numActiveTasks > 0 for stage in stages)
+
+
 @pytest.mark.timeout(7200)
-async def test_a_long_topic_under_writes_and_a_failover_is_read_by_batch_and_by_stream_without_gap_or_repeat(
+async def test_a_long_topic_under_writes_and_failovers_is_read_by_batch_and_by_stream_without_gap_or_repeat(
     tmp_path: Path, postgres_database: str, s3_service: S3Service, spark: SparkSession
 ) -> None:
+    """The stream goes on all the time. One leader dies half-way, the other in the middle of the batch read."""
     async with fleet_stage(tmp_path, postgres_database, s3_service, {"profile": "fast"}) as stage:
         kafka = KafkaStage(stage)
         team = {name: kafka.command(name, "agent") for name in ("agent-1", "agent-2")}
@@ -238,28 +271,41 @@ async def test_a_long_topic_under_writes_and_a_failover_is_read_by_batch_and_by_
         options = spark_options(stage.settings)
         producer = Producer(kafka.bootstrap, RECORDS)
         producer.start()
-        driver = Driver(tmp_path, {**options, "startingOffsets": "earliest"})
+        driver = Driver(tmp_path, {**options, "startingOffsets": "earliest"}, value=NUMBERED)
         driver.start()
 
-        async def written(share: float) -> None:
+        async def acknowledged(count: int) -> None:
             await eventually(
-                f"{share:.0%} are sent", lambda: producer.sent >= share * RECORDS, timeout_s=PATIENCE_S * 4
+                f"{count} are acknowledged", lambda: sum(producer.acknowledged) >= count, timeout_s=PATIENCE_S * 4
             )
 
-        await written(0.3)
-        victim = next(iter((await kafka.spread()).keys()))
-        await team[victim].kill()
-        before = await asyncio.to_thread(read_batch, spark, options)
-        await written(0.6)
-        team[victim].start()
-        await team[victim].ready()
-        after = await asyncio.to_thread(read_batch, spark, options)
-        assert all(after[partition] >= end for partition, end in before.items())
-        await asyncio.to_thread(producer.join)
-        assert producer.refused == []
-        everything = {number: len(range(number, RECORDS, PARTITIONS)) for number in range(PARTITIONS)}
+        async def kill_a_leader() -> str:
+            victim = (await kafka.spread()).most_common(1)[0][0]
+            await team[victim].kill()
+            return victim
+
+        await acknowledged(RECORDS // 2)
+        first = await kill_a_leader()
+        await kafka.led_by(*(team.keys() - {first}))
+        team[first].start()
+        await team[first].ready()
+        await acknowledged(RECORDS)
+        known = list(producer.acknowledged)
+        reading = asyncio.create_task(asyncio.to_thread(read_batch, spark, options))
+        await eventually("the read's tasks run", lambda: has_running_tasks(spark), every_s=0.02)
+        await kill_a_leader()
+        assert not reading.done()
+        found = await reading
+        assert sum(found.values()) >= RECORDS
+        assert all(found[number] >= known[number] for number in range(PARTITIONS)), f"{known} known, {found} read"
+        written = sum(producer.acknowledged)
+        await acknowledged(written + 1_000)  # the other agent has taken over
+
+        everything = await asyncio.to_thread(producer.end)
         assert await asyncio.to_thread(read_batch, spark, options) == everything
-        await asyncio.to_thread(driver.wait, "the stream has read everything", lambda: driver.ends() == everything)
+        await asyncio.to_thread(
+            driver.wait, "the stream has read everything", lambda: driver.ends() == everything, every_s=0.5
+        )
         assert await asyncio.to_thread(driver.stop) == 0
 
 

@@ -1,6 +1,8 @@
 """A driver that is meant to be killed: streams a topic, and notes of each batch which offsets it held.
 
-    read_stream.py '{"master": …, "config": {…}, "options": {…}, "checkpoint": …, "notes": …}'
+    read_stream.py '{"master": …, "config": {…}, "options": {…}, "value": …, "checkpoint": …, "notes": …}'
+
+The value is what each row must hold, as SQL; how many hold something else is in the note.
 
 A note is a file named for its batch. A batch that comes again must hold the same: else the program ends with 3. It ends
 with 0 once a file "stop" lies among the notes.
@@ -16,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql.functions import count, max, min, sum
+from pyspark.sql.functions import count, expr, max, min, sum
 
 from streamhouse.spark import read_topic, session
 
@@ -31,8 +33,11 @@ def main(plan: dict[str, Any]) -> None:
             max("offset").alias("last"),
             count("*").alias("rows"),
             sum("offset").alias("sum"),
+            expr(f"count_if(NOT (CAST(value AS STRING) <=> {plan['value']}))").alias("wrong"),
         )
-        held = sorted([row.partition, row.first, row.last, row.rows, row["sum"]] for row in offsets.collect())
+        held = sorted(
+            [row.partition, row.first, row.last, row.rows, row["sum"], row.wrong] for row in offsets.collect()
+        )
         file = notes / f"{batch}.json"
         if file.exists() and json.loads(file.read_text()) != held:
             sys.stderr.write(f"batch {batch} held {file.read_text()} first, and now {held}\n")
@@ -42,8 +47,7 @@ def main(plan: dict[str, Any]) -> None:
         new.rename(file)
 
     query = (
-        read_topic(spark, "orders", streaming=True, **plan["options"])
-        .select("partition", "offset")
+        read_topic(spark, "orders", streaming=True, columns=["value", "partition", "offset"], **plan["options"])
         .writeStream.foreachBatch(note)
         .option("checkpointLocation", plan["checkpoint"])
         .start()
