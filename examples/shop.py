@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import random
 import sys
 import tempfile
@@ -31,7 +32,7 @@ from streamhouse.spark.pipelines.yaml_file import read_pipelines
 HERE = Path(__file__).parent
 NOON = datetime(2024, 5, 17, 12, 0, tzinfo=UTC)
 PRODUCTS = {"espresso": 3.2, "filter": 2.6, "beans": 14.9, "mug": 11.0}
-COLOURS = ("#3366cc", "#dc3912", "#ff9900", "#109618")
+COLOURS = ("#0b6fb8", "#c8421f", "#4a8f29", "#8a4fa3")
 
 
 def afternoon(minutes: int) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -93,41 +94,73 @@ def look(application: Application, data_dir: str) -> dict[str, list[tuple[dateti
 
     rows = read_topic(spark, "revenue", text=True, dataDir=data_dir)
     parsed = rows.select(fn.from_json("value", revenue).alias("r")).select("r.*")
-    say(f"\n{read_topic(spark, 'conversions', dataDir=data_dir).count()} clicks became orders within ten minutes")
+    pairs = read_topic(spark, "conversions", dataDir=data_dir).count()
+    say(f"\n{pairs} times a click was followed by an order of the same product within ten minutes")
     say(f"{read_topic(spark, 'alerts', dataDir=data_dir).count()} requests took longer than half a second")
     series: dict[str, list[tuple[datetime, float]]] = defaultdict(list)
     for row in parsed.orderBy("minute").collect():
-        series[row.product].append((row.minute, row.revenue))
+        series[row.product].append((row.minute.astimezone(UTC), row.revenue))  # Spark gives local times
     return series
+
+
+def smooth(points: list[tuple[datetime, float]], first: datetime, last: datetime) -> list[tuple[datetime, float]]:
+    """The mean of each five minutes around a minute; one without a sale counts as zero."""
+    sold = dict(points)
+    minutes = [first + timedelta(minutes=number) for number in range(int((last - first) / timedelta(minutes=1)) + 1)]
+    values = [sold.get(minute, 0.0) for minute in minutes]
+    around = [values[max(0, number - 2) : number + 3] for number in range(len(values))]
+    return [(minute, sum(few) / len(few)) for minute, few in zip(minutes, around, strict=True)]
+
+
+def nice_step(top: float) -> float:
+    """Of a scale with about five lines: 1, 2 or 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(top / 5))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= top / 5)
 
 
 def plot(series: dict[str, list[tuple[datetime, float]]], target: Path) -> None:
     """Revenue by minute and product, as a drawing that every browser opens."""
-    width, height, margin = 900, 360, 50
-    first = min(at for points in series.values() for at, _ in points)
-    last = max(at for points in series.values() for at, _ in points)
-    top = max(value for points in series.values() for _, value in points)
+    width, height, left, right, above, below = 900, 400, 56, 100, 64, 44
+    every = [at for points in series.values() for at, _ in points]
+    first, last = min(every), max(max(every), min(every) + timedelta(minutes=1))
+    lines = {product: smooth(points, first, last) for product, points in series.items()}
+    top = max(value for points in lines.values() for _, value in points)
+    step = nice_step(top)
+    top = math.ceil(top / step) * step
 
-    def place(at: datetime, value: float) -> str:
-        along = (at - first) / max(last - first, timedelta(minutes=1))
-        return (
-            f"{margin + along * (width - 2 * margin):.1f},{height - margin - value / top * (height - 2 * margin):.1f}"
-        )
+    def x(at: datetime) -> float:
+        return left + (at - first) / (last - first) * (width - left - right)
+
+    def y(value: float) -> float:
+        return height - below - value / top * (height - above - below)
 
     drawn = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif"'
+        ' font-size="12" fill="#444">',
         '<rect width="100%" height="100%" fill="white"/>',
-        f'<text x="{margin}" y="24" font-size="16">Revenue per minute</text>',
-        f'<text x="6" y="{margin}" font-size="11">{top:.0f}</text>',
-        f'<text x="6" y="{height - margin}" font-size="11">0</text>',
-        f'<text x="{margin}" y="{height - 28}" font-size="11">{first:%H:%M}</text>',
-        f'<text x="{width - margin - 30}" y="{height - 28}" font-size="11">{last:%H:%M}</text>',
+        f'<text x="{left}" y="28" font-size="17" fill="#111">Revenue of the shop, € per minute</text>',
+        f'<text x="{left}" y="46">mean of five minutes; time in UTC</text>',
     ]
-    for number, (product, points) in enumerate(sorted(series.items())):
+    for number in range(round(top / step) + 1):
+        height_of_line = y(number * step)
+        drawn.append(f'<path d="M{left} {height_of_line:.1f}H{width - right}" stroke="#ddd"/>')
+        drawn.append(f'<text x="{left - 8}" y="{height_of_line + 4:.1f}" text-anchor="end">{number * step:g}</text>')
+    tick = first.replace(minute=first.minute // 10 * 10)
+    while tick <= last:
+        if tick >= first:
+            drawn.append(f'<path d="M{x(tick):.1f} {height - below}v5" stroke="#444"/>')
+            drawn.append(f'<text x="{x(tick):.1f}" y="{height - below + 20}" text-anchor="middle">{tick:%H:%M}</text>')
+        tick += timedelta(minutes=10)
+    ends = sorted((y(points[-1][1]), product) for product, points in lines.items())
+    label_y = 0.0
+    for number, (end, product) in enumerate(ends):
         colour = COLOURS[number % len(COLOURS)]
-        line = " ".join(place(at, value) for at, value in points)
-        drawn.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        drawn.append(f'<text x="{250 + number * 110}" y="24" font-size="13" fill="{colour}">{product}</text>')
+        line = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in lines[product])
+        drawn.append(
+            f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2.5" stroke-linejoin="round"/>'
+        )
+        label_y = max(end + 4, label_y + 16)  # names stand beside their lines, and not on each other
+        drawn.append(f'<text x="{width - right + 8}" y="{label_y:.1f}" font-size="14" fill="{colour}">{product}</text>')
     target.write_text("\n".join([*drawn, "</svg>\n"]))
 
 
