@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import uuid
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from streamhouse.metadata.contract import WantedState
 from streamhouse.spark.connection import Connection, connect
 from streamhouse.spark.pipelines.backoff import HEALTHY_MS, LONGEST_MS, failures_after, pause_ms
 from streamhouse.spark.pipelines.catalog import Catalog, StoredPipeline
+from streamhouse.spark.pipelines.isolated import IsolatedRunners, isolated_reports
 from streamhouse.spark.pipelines.parsing import load_pipeline
 from streamhouse.spark.pipelines.place import Place
 from streamhouse.spark.pipelines.reports import MAX_EVENTS, Report, State, lag_of, read_report
@@ -307,3 +309,28 @@ def test_applying_a_file_twice_changes_nothing_the_second_time(pipelines: Pipeli
     assert pipelines.get("p").wanted is WantedState.STOPPED
     assert apply([replace(other[0], wanted=WantedState.RUNNING)]) == [("updated", ("state",))]
     assert pipelines.get("p").wanted is WantedState.RUNNING
+
+
+def test_what_an_isolated_pipeline_s_process_says_is_told_line_by_line() -> None:
+    said: list[str] = []
+    heard = threading.Condition()
+
+    def tell(line: str) -> None:
+        with heard:
+            said.append(line)
+            heard.notify_all()
+
+    program = "import sys, time; print('one\\ntwo', file=sys.stderr); time.sleep(60 if sys.argv[1] == 'long' else 0)"
+    clock = ManualClock()
+    runners = IsolatedRunners([sys.executable, "-c", program], clock, tell=tell)
+    long, short = (stored(spec=spec(name=name, isolated=True)) for name in ("long", "short"))
+    runners.look([long, short, stored(wanted=WantedState.STOPPED)])
+    with heard:
+        assert heard.wait_for(lambda: sorted(said) == ["one", "one", "two", "two"], 60)
+    while len(said) < 6:  # the short one is started again, once its pause is over
+        clock.advance(pause_ms(1))
+        runners.look([long, short])
+        with heard:
+            heard.wait(0.05)
+    assert [each.name for each in isolated_reports([long, short, stored()])] == ["long", "short"]
+    runners.stop()

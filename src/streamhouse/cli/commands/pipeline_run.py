@@ -25,6 +25,8 @@ from streamhouse.core.errors import ConfigError, InvalidSetting
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from streamhouse.spark.pipelines.catalog import StoredPipeline
+    from streamhouse.spark.pipelines.runner import Shown
     from streamhouse.spark.pipelines.service import Pipelines
     from streamhouse.spark.pipelines.spec import PipelineSpec
 
@@ -55,7 +57,7 @@ def run(
 ) -> None:
     """Keep wanted pipelines running: start, watch, start again after failures, resume where their targets stand."""
     from streamhouse.core.clock import SystemClock
-    from streamhouse.spark.pipelines.isolated import IsolatedRunners
+    from streamhouse.spark.pipelines.isolated import IsolatedRunners, isolated_reports
 
     pipelines = open_pipelines(chosen, checkpoints)
     for name in names or []:
@@ -63,11 +65,21 @@ def run(
     log_to_stderr(events=not shows_progress())
     config = _config(conf)
     stopping = stop_signals(parent)
-    isolated = IsolatedRunners(_command(chosen, master, checkpoints, conf, fast_start), SystemClock())
+    isolated = IsolatedRunners(
+        _command(chosen, master, checkpoints, conf, fast_start),
+        SystemClock(),
+        tell=note if shows_progress() else None,
+    )
     with progress("starting Spark"):
         application = open_application(master, name="streamhouse pipelines", config=config, fast_start=fast_start)
     note(f"pipelines run on {master}; checkpoints in {pipelines.place.checkpoints}")
     from streamhouse.spark.pipelines.service import run as run_pipelines
+
+    elsewhere: list[Shown] = []
+
+    def look(pipelines: Sequence[StoredPipeline]) -> None:
+        isolated.look(pipelines)
+        elsewhere[:] = isolated_reports(pipelines)
 
     with RunProgress("pipeline") as show:
         went_well = run_pipelines(
@@ -76,8 +88,8 @@ def run(
             stopping,
             only=names or (),
             until_idle=until_idle,
-            show=show,
-            beside=isolated.look if not names else lambda pipelines: None,
+            show=lambda shown: show([*shown, *elsewhere]),
+            beside=look if not names else lambda pipelines: None,
         )
     isolated.stop()
     if not went_well:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import subprocess
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,9 +16,12 @@ from streamhouse.core.clock import Clock
 from streamhouse.metadata.contract import WantedState
 from streamhouse.spark.pipelines.backoff import failures_after, pause_ms
 from streamhouse.spark.pipelines.catalog import StoredPipeline
+from streamhouse.spark.pipelines.reports import read_report
+from streamhouse.spark.pipelines.runner import Shown
 
 LOG: Final = logging.getLogger("streamhouse.pipelines")
 _STOP_S: Final = 40.0
+_MAX_LINE_BYTES: Final = 64 * 1024
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,16 +32,28 @@ class _Child:
     failures: int = 0
 
 
-class IsolatedRunners:
-    """``command`` runs the pipeline whose name is appended to it."""
+def isolated_reports(pipelines: Iterable[StoredPipeline]) -> list[Shown]:
+    """As their own processes have said last."""
+    return [Shown(name=each.name, report=read_report(each.report)) for each in pipelines if _is_wanted(each)]
 
-    def __init__(self, command: Sequence[str], clock: Clock) -> None:
+
+def _is_wanted(stored: StoredPipeline) -> bool:
+    return stored.spec.isolated and stored.wanted is WantedState.RUNNING
+
+
+class IsolatedRunners:
+    """``command`` runs the pipeline whose name is appended to it. What such a process says goes to ``tell``, line by
+    line, where it would disturb a terminal.
+    """
+
+    def __init__(self, command: Sequence[str], clock: Clock, *, tell: Callable[[str], None] | None = None) -> None:
         self._command = tuple(command)
         self._clock = clock
+        self._tell = tell
         self._children: dict[str, _Child] = {}
 
     def look(self, pipelines: Iterable[StoredPipeline]) -> None:
-        wanted = {each.name for each in pipelines if each.spec.isolated and each.wanted is WantedState.RUNNING}
+        wanted = {each.name for each in pipelines if _is_wanted(each)}
         for name in wanted:
             self._keep(name, self._children.setdefault(name, _Child()))
         for name in [name for name in self._children if name not in wanted]:
@@ -72,4 +88,19 @@ class IsolatedRunners:
             )
         if now_ms >= child.retry_ms:
             child.started_ms = now_ms
-            child.process = subprocess.Popen([*self._command, name], stdin=subprocess.DEVNULL)
+            child.process = subprocess.Popen(
+                [*self._command, name],
+                stdin=subprocess.DEVNULL,
+                stderr=None if self._tell is None else subprocess.PIPE,
+            )
+            if self._tell is not None:
+                threading.Thread(
+                    target=self._listen, args=(child.process,), name=f"isolated-{name}", daemon=True
+                ).start()
+
+    def _listen(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stderr is not None
+        assert self._tell is not None
+        with process.stderr:
+            while line := process.stderr.readline(_MAX_LINE_BYTES):
+                self._tell(line.decode(errors="replace").rstrip())
