@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -21,20 +24,31 @@ from pyspark.sql.types import (
 )
 from source_ground import BASE_MS, compact, entries_of, fill, plan, read, sample
 
-from streamhouse.core.errors import DataLost, InvalidSetting, ObjectNotFound, PartitionNotFound, TopicNotFound
+from streamhouse.core.errors import (
+    DataLost,
+    InvalidSetting,
+    MetadataUnavailable,
+    ObjectNotFound,
+    PartitionNotFound,
+    StoreUnavailable,
+    TopicNotFound,
+)
 from streamhouse.core.ids import PartitionKey
 from streamhouse.metadata.contract import KAFKA_BATCHES, SEGMENT_V1
+from streamhouse.metadata.postgres.store import PostgresMetadata
 from streamhouse.spark.address import resolve_address
 from streamhouse.spark.arrow_rows import arrow_schema
 from streamhouse.spark.batch import Task
 from streamhouse.spark.connection import connect
 from streamhouse.spark.offsets import INITIAL
 from streamhouse.spark.options import parse_read_options
+from streamhouse.spark.pins import keep_renewed, pin
 from streamhouse.spark.plan import ReadRange, SplitRules, plan_splits
 from streamhouse.spark.rows import DEFAULT_COLUMNS, HEADERS
 from streamhouse.spark.snapshot import scan_ranges
 from streamhouse.spark.stream import StreamRead
 from streamhouse.testing.plugin import RunningStreamHouse
+from streamhouse.testing.services.ports import free_ports
 
 EVERYTHING = {"subscribe": "orders", "includeHeaders": "true"}
 
@@ -305,6 +319,58 @@ class TestObjectsThatGoAway:
         orders.run(orders.api.stores.objects.delete([entry.object_key]))
         with pytest.raises(DataLost, match="orders/0: the topic was deleted while it was read"):
             planned.rows()
+
+
+class TestStoresThatDoNotAnswer:
+    """Told by the planner, in one line, and not by every task."""
+
+    def test_p_1_the_object_store(self, orders: RunningStreamHouse, source_options: dict[str, str]) -> None:
+        orders.run(fill(orders.api, "orders", 0, 10))
+        (port,) = free_ports(1)
+        elsewhere = {
+            "storeUrl": "s3://nowhere",
+            "storeEndpointUrl": f"http://127.0.0.1:{port}",
+            "storeAccessKeyId": "a",
+            "storeSecretAccessKey": "b",
+            "storeRegion": "r",
+            "storeRequestTimeout": "1s",
+            "storeRetryDeadline": "1s",
+        }
+        with pytest.raises(StoreUnavailable) as caught:
+            plan({**source_options, "subscribe": "orders", **elsewhere})
+        assert "\n" not in str(caught.value)
+
+    def test_p_1_the_metadata_store(self, source_options: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(PostgresMetadata.__init__.__kwdefaults__, "retry_deadline_ms", 500)
+        (port,) = free_ports(1)
+        url = f"postgresql://someone:secret@127.0.0.1:{port}/nowhere"
+        with pytest.raises(MetadataUnavailable) as caught:
+            plan({**source_options, "subscribe": "orders", "metadataUrl": url})
+        assert "\n" not in str(caught.value)
+        assert "secret" not in str(caught.value)
+
+
+def test_r7_a_querys_pin_is_renewed_while_it_runs_also_after_a_renewal_that_failed(
+    orders: RunningStreamHouse, source_options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = connect(resolve_address(source_options, environ={}))
+    metadata = connection.run(connection.metadata())
+    renew, renewed, asked = metadata.renew_pins, threading.Event(), []
+
+    async def unsteady(pin_ids: Sequence[UUID], *, ttl_ms: int) -> Any:
+        asked.append(list(pin_ids))
+        if len(asked) == 1:
+            raise MetadataUnavailable("the connection was cut")
+        answer = await renew(pin_ids, ttl_ms=ttl_ms)
+        renewed.set()
+        return answer
+
+    monkeypatch.setattr(metadata, "renew_pins", unsteady)
+    ticket = connection.run(pin(connection, owner="a query", ttl_ms=600))
+    renewal = connection.spawn(keep_renewed(connection, ticket))
+    assert renewed.wait(60)
+    renewal.cancel()
+    assert asked[:2] == [[ticket.pin_id]] * 2
 
 
 class TestStreamPastWhatIsGone:
