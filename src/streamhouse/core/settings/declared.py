@@ -309,7 +309,7 @@ class MemorySettings:
         why="a minute of 4 MB/s, the longest the object store's retries last",
     )
     tail_cache_bytes: int = size(
-        "48MiB",
+        "40MiB",
         at_least="0B",
         at_most="1TiB",
         doc="Recently written batches kept for readers at the tail.",

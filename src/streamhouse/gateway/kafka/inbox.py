@@ -23,7 +23,7 @@ MIN_FRAME_BYTES: Final = 8
 """Key, version and correlation id."""
 
 _MIN_OWN_BYTES: Final = 4 * KIB
-_MAX_SPARE_BYTES: Final = 16 * MIB
+_MAX_SPARE_BYTES: Final = 8 * MIB
 _MAX_SPARE_BUFFER_BYTES: Final = 4 * MIB
 _SIZE: Final = Struct(">i")
 _SIZE_BYTES: Final = 4

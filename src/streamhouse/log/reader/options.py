@@ -13,9 +13,9 @@ class ReaderOptions:
     durability: Durability = Durability.OBJECT
     """With WAL, only the leader knows where a log ends: committed is not all that is visible."""
     block_cache_bytes: int = 256 * MIB
-    index_cache_bytes: int = 32 * MIB
+    index_cache_bytes: int = 8 * MIB
     """Footers and indexes of segments: about 400 bytes for each MB of log."""
-    max_cached_entries: int = 50_000
+    max_cached_entries: int = 10_000
     """About 700 bytes each, over all partitions."""
     max_known_partitions: int = 100_000
     """Whose watermark and log start are remembered; about 500 bytes each."""
