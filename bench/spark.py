@@ -1,8 +1,11 @@
-"""All of Spark's benchmarks in one run: reading, writing, freshness. `make bench-spark`."""
+"""All of Spark's benchmarks in one run: reading, writing, start, freshness. `make bench-spark`."""
 
 from __future__ import annotations
 
+import os
 import platform
+
+import pyspark
 
 import spark_latency
 import spark_read
@@ -10,7 +13,8 @@ import spark_sink
 
 
 def main() -> None:
-    print(f"Python {platform.python_version()} on {platform.machine()}")
+    machine = f"{os.cpu_count()} cores, {platform.machine()}, load {os.getloadavg()[0]:.1f}"
+    print(f"Python {platform.python_version()}, Spark {pyspark.__version__} on {machine}")
     spark_read.main()
     spark_sink.main()
     spark_latency.main()

@@ -98,7 +98,8 @@ def main(records: int = 40) -> None:
     found = sorted(delays(records))
     middle, slow = statistics.median(found), found[int(len(found) * 0.95)]
     row("Kafka client → Spark micro-batch, p50", f"{middle * 1000:.0f} ms")
-    row("… p95", f"{slow * 1000:.0f} ms", target="≤ 2 s", ratio=f"max {found[-1] * 1000:.0f} ms")
+    row("… p95", f"{slow * 1000:.0f} ms", ratio=f"of {len(found)} records")
+    row("… the slowest", f"{found[-1] * 1000:.0f} ms", target="≤ 2 s")
 
 
 if __name__ == "__main__":

@@ -4,8 +4,12 @@
 
 Small records: 8-byte keys, 100-byte values that differ. All columns, noop sink, local[2]. CPU is that of the JVM, all
 its Python workers, and the broker's while it serves the connector; StreamHouse's server stands by, and its CPU is
-counted too. Warm: the median after the first reads. The connector reads from Apache Kafka 4.2, once with its defaults
-and once with the settings that help it most. Rounds alternate, so that what else the machine does hits all alike.
+counted too. Warm: the median after the first reads, planning included. The connector reads from Apache Kafka 4.2, once
+with its defaults and once with the settings that help it most. Rounds alternate, so that what else the machine does
+hits all alike.
+
+Afterwards the server is ended, and the topic read once more: no agent can have served a byte of it. Then a standalone
+cluster reads it, with one worker of one core and with two.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from pyspark.sql import DataFrame
 from report import heading, row
 from spark_sink import cpu_s
 from streamhouse.spark.sessions import read_topic, session
-from streamhouse.testing.services import start_kafka
+from streamhouse.testing.services import start_kafka, start_spark
 from streamhouse.testing.services.binaries import cache_directory
 from streamhouse.testing.services.ports import free_ports
 
@@ -72,17 +76,16 @@ class DevServer:
     def cpu_s(self) -> float:
         return cpu_s(self._child.pid)
 
-    def moved_bytes(self) -> int:
-        """All that it read and wrote: files, sockets, pipes."""
-        counts = dict(line.split(": ") for line in Path(f"/proc/{self._child.pid}/io").read_text().splitlines())
-        return int(counts["rchar"]) + int(counts["wchar"])
+    def stop(self) -> None:
+        """Idempotent."""
+        self._child.terminate()
+        self._child.wait(30)
 
     def __enter__(self) -> DevServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._child.terminate()
-        self._child.wait(30)
+        self.stop()
 
 
 def produce(bootstrap: str, records: int) -> None:
@@ -116,10 +119,9 @@ def produce(bootstrap: str, records: int) -> None:
 def compare(contenders: list[Contender], jvm: int, records: int) -> None:
     for _ in range(WARM_UP + ROUNDS):
         for each in contenders:
-            frame = each.frame()
             before = cpu_s(jvm) + each.server_cpu_s()
             began = time.perf_counter()
-            frame.write.format("noop").mode("overwrite").save()
+            each.frame().write.format("noop").mode("overwrite").save()
             each.wall_s.append(time.perf_counter() - began)
             each.cpu_s.append(cpu_s(jvm) + each.server_cpu_s() - before)
 
@@ -153,12 +155,35 @@ def main(records: int = 4_000_000) -> None:
         default = Contender("Kafka connector, its defaults", lambda: plain.load(), lambda: cpu_s(kafka.pid))
         best = Contender("Kafka connector, tuned", lambda: reader.options(**tuned).load(), lambda: cpu_s(kafka.pid))
         native = Contender("Parquet, Spark's native scan", lambda: spark.read.parquet(parquet), lambda: 0.0)
-        moved = server.moved_bytes()
         compare([ours, default, best, native], gateway.proc.pid, records)
-        moved = (server.moved_bytes() - moved) // (WARM_UP + ROUNDS)
         tell(ours, default, best, native, records)
-        row("moved by StreamHouse's server during a read", f"{moved / 1024:.0f} KiB", target="no record")
+        server.stop()
+        found = read_topic(spark, TOPIC).count()
+        if found != records:
+            sys.exit(f"{found} rows were read without a server, not {records}")
+        row("served by agents", "0 bytes", target="0", ratio=f"all {found:,} rows were read again with none running")
         spark.stop()
+        one_s, two_s = (on_cluster(workers, f"{directory}/data", directory) for workers in (1, 2))
+        row(
+            "a cluster of two workers over one, a core each",
+            f"{one_s / two_s:.2f} ×",
+            target="≥ 1.6 ×, two cores free",
+            ratio=f"{records / one_s / 1e6:.2f} M/s and {records / two_s / 1e6:.2f} M/s wall",
+        )
+
+
+def on_cluster(workers: int, data_dir: str, scratch: str) -> float:
+    """Seconds of a warm read of the topic by a standalone cluster."""
+    config = {"spark.executor.memory": "1g", "spark.executor.cores": "1", "spark.local.dir": scratch}
+    with start_spark(workers=workers, memory="1g") as cluster:
+        spark = session(master=cluster.master_url, config=config, dataDir=data_dir)
+        wall_s: list[float] = []
+        for _ in range(WARM_UP + ROUNDS):
+            began = time.perf_counter()
+            read_topic(spark, TOPIC).write.format("noop").mode("overwrite").save()
+            wall_s.append(time.perf_counter() - began)
+        spark.stop()
+    return statistics.median(wall_s[WARM_UP:])
 
 
 def tell(ours: Contender, default: Contender, best: Contender, native: Contender, records: int) -> None:
