@@ -65,6 +65,7 @@ def test_p_5_a_cluster_whose_machines_have_no_streamhouse_reads_a_topic(
             "config": {
                 "spark.driver.memory": "512m",
                 "spark.executor.memory": "512m",
+                "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
                 "spark.executorEnv.PYTHONPATH": str(bare),
                 "spark.sql.shuffle.partitions": "2",
             },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -126,6 +127,7 @@ def test_p_6_the_guides_first_steps_work_when_pasted(tmp_path: Path) -> None:
             text=True,
             timeout=PATIENCE_S,
             cwd=tmp_path,
+            env={**os.environ, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"},  # quicker where nothing is long
             check=False,
         )
     assert ran.returncode == 0, ran.stderr[-3000:]
