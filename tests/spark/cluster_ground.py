@@ -15,13 +15,14 @@ SITE = Path(sysconfig.get_path("purelib"))
 SOURCE = Path(__file__).parents[2] / "src"
 PYTHON = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
 
+_CONNECTS_NEEDS = ("grpc", "google", "zstandard")
 _SPARKS_OWN_NEEDS = ("pyarrow", "numpy", "pandas", "dateutil", "pytz", "tzdata", "six")
 
 
-def bare_site_packages(directory: Path) -> Path:
-    """What every machine of a cluster has: PySpark's own needs."""
+def bare_site_packages(directory: Path, *, connect: bool = False) -> Path:
+    """What every machine of a cluster has: PySpark's own needs; with ``connect``, those of pyspark[connect]."""
     directory.mkdir()
-    for name in _SPARKS_OWN_NEEDS:
+    for name in (*_SPARKS_OWN_NEEDS, *(_CONNECTS_NEEDS if connect else ())):
         for found in SITE.glob(f"{name}*"):
             (directory / found.name).symlink_to(found)
     return directory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -242,5 +243,5 @@ def _target(
         return {"topic": topic}
     if lake is not None:
         format, _, path = lake.partition(":")
-        return {"table": {"format": format, "path": path if "://" in path else str(Path(path).absolute())}}
+        return {"table": {"format": format, "path": path if "://" in path else os.path.abspath(path)}}
     return {"postgres": {"url": postgres, "table": table, "key": key, "order_by": order_by}}

@@ -70,8 +70,14 @@ def run(
         SystemClock(),
         tell=note if shows_progress() else None,
     )
-    with progress("starting Spark"):
-        application = open_application(master, name="streamhouse pipelines", config=config, fast_start=fast_start)
+    application = open_application(
+        master,
+        name="streamhouse pipelines",
+        config=config,
+        fast_start=fast_start,
+        stopping=stopping,
+        aside=parent is not None,
+    )
     note(f"pipelines run on {master}; checkpoints in {pipelines.place.checkpoints}")
     from streamhouse.spark.pipelines.service import run as run_pipelines
 
@@ -141,8 +147,8 @@ def _validate(
     from streamhouse.spark.pipelines.validation import validate
 
     rows: list[dict[str, object]] = []
-    with progress("starting Spark") as say:
-        application = open_application(master, name="streamhouse validate", config=config, fast_start=True)
+    application = open_application(master, name="streamhouse validate", config=config, fast_start=True)
+    with progress("trying") as say:
         for spec in specs:
             say(f"trying {spec.name}")
             try:

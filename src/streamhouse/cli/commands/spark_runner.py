@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
 from streamhouse.cli.exit_codes import ExitCode
-from streamhouse.cli.manners import note
+from streamhouse.cli.manners import note, progress
 
 if TYPE_CHECKING:
     import threading
@@ -22,17 +24,18 @@ if TYPE_CHECKING:
     from streamhouse.spark.pipelines.runner import Shown
 
 _LOGGER = "streamhouse.pipelines"
+_MAX_WAITING_LINES = 1_000
+_MARK = "\0started\n"
+_MARK_S = 5.0
 
 
 def stop_signals(parent: int | None = None) -> threading.Event:
     """Set by Ctrl-C, by SIGTERM, and when the process ``parent`` has ended."""
     import os
-    import signal
     import threading
 
     stopping = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopping.set())
+    _take_signals(stopping)
     if parent is not None:
 
         def watch() -> None:
@@ -44,18 +47,84 @@ def stop_signals(parent: int | None = None) -> threading.Event:
     return stopping
 
 
+def _take_signals(stopping: threading.Event) -> None:
+    import signal
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopping.set())
+
+
 def log_to_stderr(*, events: bool) -> None:
     """``events``: starts, stops and failures, line by line, where no table shows them."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[_CurrentStderr()])
     logging.getLogger(_LOGGER).setLevel(logging.INFO if events else logging.ERROR)
 
 
-def open_application(master: str, *, name: str, config: dict[str, str], fast_start: bool) -> Application:
+def open_application(
+    master: str,
+    *,
+    name: str,
+    config: dict[str, str],
+    fast_start: bool,
+    stopping: threading.Event | None = None,
+    aside: bool = False,
+) -> Application:
+    """PySpark takes Ctrl-C for itself, and makes it a KeyboardInterrupt; with ``stopping`` it is taken back. ``aside``
+    keeps Java's own words from a terminal's table, also where that is another process's.
+    """
     from streamhouse.spark.pipelines.applications import Application
     from streamhouse.spark.pipelines.service import quieten
 
     quieten()
-    return Application.open(master, name=name, config=config, fast_start=fast_start)
+    with _words_aside(wanted=aside or shows_progress()), progress("starting Spark"):
+        application = Application.open(master, name=name, config=config, fast_start=fast_start)
+    if stopping is not None:
+        _take_signals(stopping)
+    return application
+
+
+@contextmanager
+def _words_aside(*, wanted: bool) -> Iterator[None]:
+    """What is started within writes its stderr to us, and we write it where it disturbs no table. Of what it says while
+    it starts, only a failure's words are of interest: every Java that runs Spark says the same half dozen lines.
+    """
+    import os
+    import threading
+
+    if not wanted:
+        yield
+        return
+    (reading, writing), terminal, ours = os.pipe(), os.dup(2), sys.stderr
+    waiting: list[str] = []
+    started = threading.Event()
+
+    def listen() -> None:
+        with os.fdopen(reading, errors="replace") as lines:
+            for line in lines:
+                if line == _MARK:
+                    started.set()
+                elif started.is_set():
+                    note(line.rstrip())
+                elif len(waiting) < _MAX_WAITING_LINES:
+                    waiting.append(line.rstrip())
+
+    threading.Thread(target=listen, name="spark-words", daemon=True).start()
+    sys.stderr = os.fdopen(os.dup(terminal), "w", buffering=1)
+    os.dup2(writing, 2)
+    failed = True
+    try:
+        yield
+        failed = False
+    finally:
+        os.dup2(terminal, 2)
+        os.close(terminal)
+        sys.stderr.close()
+        sys.stderr = ours
+        os.write(writing, _MARK.encode())
+        os.close(writing)
+        started.wait(_MARK_S)
+        for line in waiting if failed else ():
+            note(line)
 
 
 def begin_again(stopping: threading.Event) -> None:

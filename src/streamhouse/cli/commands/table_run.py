@@ -14,7 +14,7 @@ from streamhouse.cli.commands.spark_runner import (
     shows_progress,
     stop_signals,
 )
-from streamhouse.cli.manners import note, progress
+from streamhouse.cli.manners import note
 from streamhouse.cli.setting_flags import ChosenSettings
 from streamhouse.core.errors import ConfigError
 
@@ -46,8 +46,9 @@ def run(
         service.get(name)
     log_to_stderr(events=not shows_progress())
     stopping = stop_signals()
-    with progress("starting Spark"):
-        application = open_application(master, name="streamhouse tables", config={}, fast_start=fast_start)
+    application = open_application(
+        master, name="streamhouse tables", config={}, fast_start=fast_start, stopping=stopping
+    )
     note(f"tables are filled on {master}; checkpoints in {service.place.checkpoints}")
     try:
         with RunProgress("table") as show:

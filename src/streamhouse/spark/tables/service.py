@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from streamhouse.core.clock import SystemClock
@@ -44,7 +44,7 @@ def storage_of(format: str, location: str, partition_by: str, catalog: str) -> S
     if partition_by not in parts:
         raise InvalidSetting(f"no table is partitioned by {partition_by[:40]!r}", hint=f"write {', '.join(parts)}")
     if "://" not in location:
-        location = str(Path(location).absolute())  # whoever runs it may be elsewhere
+        location = os.path.abspath(location)  # whoever runs it may be elsewhere
     return StorageSpec(
         format=TableFormat(format), location=location, partition_by=PartitionBy(partition_by), catalog=catalog
     )
