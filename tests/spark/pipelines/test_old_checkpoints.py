@@ -72,13 +72,14 @@ def test_a_deleted_pipeline_leaves_the_rows_and_nothing_of_its_own(place: Place,
     mine = filled(checkpoint_path(place.checkpoints, stored))
     table = filled(Path(place.checkpoints) / "tables" / "orders" / f"{OTHER.hex[:8]}-1")
     with psycopg.connect(postgres_database) as connection:
-        connection.execute("INSERT INTO t VALUES ('a', 'b')")
+        connection.execute("INSERT INTO public.t VALUES ('a', 'b')")
+        assert connection.execute("SELECT schemaname FROM pg_tables WHERE tablename = 't'").fetchall() == [("public",)]
         connection.execute("INSERT INTO streamhouse.pipeline_progress (pipeline, name) VALUES ('another', 'x')")
     pipelines.delete("tables")
     assert not mine.exists()
     assert table.exists()
     with psycopg.connect(postgres_database) as connection:
-        assert connection.execute("SELECT count(*) FROM t").fetchone() == (1,)
+        assert connection.execute("SELECT count(*) FROM public.t").fetchone() == (1,)
         assert connection.execute("SELECT pipeline FROM streamhouse.pipeline_progress").fetchall() == [("another",)]
         assert connection.execute("SELECT count(*) FROM pg_tables WHERE tablename LIKE 'stage%'").fetchone() == (0,)
     with pytest.raises(DefinitionNotFound):

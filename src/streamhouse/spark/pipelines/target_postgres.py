@@ -44,6 +44,9 @@ _UNIQUE_KEYS: Final = """SELECT array_agg(a.attname::text) FROM pg_index i
     JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey)
     WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL
     GROUP BY i.indexrelid"""
+_WITHOUT_OWN_SCHEMA: Final = r"""SELECT set_config('search_path',
+    regexp_replace(current_setting('search_path'), '"\$user"\s*,?\s*', ''), false)"""
+"""A user of the same name as our schema would find, and make, tables there that are meant to be in public."""
 _STAGES: Final = "SELECT tablename FROM pg_tables WHERE schemaname = %s AND starts_with(tablename, %s)"
 
 
@@ -231,6 +234,8 @@ def connected(url: str) -> Iterator[psycopg.Connection[Any]]:
         with psycopg.connect(
             url, autocommit=True, connect_timeout=_CONNECT_TIMEOUT_S, application_name="streamhouse pipeline"
         ) as connection:
+            if connection.info.user == sql.SCHEMA:
+                connection.execute(_WITHOUT_OWN_SCHEMA)
             yield connection
     except psycopg.OperationalError as error:
         raise TargetUnavailable(f"PostgreSQL at {mask_url(url)}: {_first_line(error)}") from error
