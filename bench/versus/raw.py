@@ -58,6 +58,10 @@ def batch_of(kilobytes: int) -> bytes:
     return build_batch([Record(value=value, timestamp_ms=now_ms) for value in values])
 
 
+NOT_ENOUGH_REPLICAS = 19
+REFUSED_PAUSE_S = 0.1
+
+
 def produce_frame(topic: str, partition: int, batch: bytes, acks: int) -> bytes:
     body = write_request(
         PRODUCE,
@@ -78,28 +82,31 @@ def produce(arguments: argparse.Namespace) -> None:
     with connect(arguments.bootstrap) as connection:
         for frame in frames:
             connection.sendall(frame)
-            check_produced(read_answer(connection))
+            was_taken(read_answer(connection))
         began = time.perf_counter()
-        under_way = sent = 0
+        under_way = sent = taken = 0
         while time.perf_counter() - began < arguments.seconds:
             connection.sendall(frames[sent % len(frames)])
             sent += 1
             under_way += 1
             if under_way == arguments.window:
-                answer = read_answer(connection)
+                taken += was_taken(read_answer(connection))
                 under_way -= 1
         for _ in range(under_way):
-            answer = read_answer(connection)
+            taken += was_taken(read_answer(connection))
         wall = time.perf_counter() - began
-        check_produced(answer)
-    print(json.dumps({"bytes": sent * len(batch), "requests": sent, "wall_s": wall}))
+    print(json.dumps({"bytes": taken * len(batch), "requests": sent, "refused": sent - taken, "wall_s": wall}))
 
 
-def check_produced(answer: bytes) -> None:
+def was_taken(answer: bytes) -> bool:
+    """False when the server has no room just now, which every client answers by sending again a little later."""
     response = read_response(PRODUCE, PRODUCE_VERSION, memoryview(answer)[5:])
     code = response.responses[0].partition_responses[0].error_code
-    if code:
+    if code not in (0, NOT_ENOUGH_REPLICAS):
         sys.exit(f"the server answers a produce with error {code}")
+    if code:
+        time.sleep(REFUSED_PAUSE_S)
+    return not code
 
 
 def idle(arguments: argparse.Namespace) -> None:
