@@ -82,7 +82,8 @@ def produce(arguments: argparse.Namespace) -> None:
     with connect(arguments.bootstrap) as connection:
         for frame in frames:
             connection.sendall(frame)
-            was_taken(read_answer(connection))
+            while not was_taken(read_answer(connection)):
+                connection.sendall(frame)
         began = time.perf_counter()
         under_way = sent = taken = 0
         while time.perf_counter() - began < arguments.seconds:
