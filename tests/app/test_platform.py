@@ -10,6 +10,7 @@ import pytest
 
 from streamhouse import StreamHouse
 from streamhouse.core.errors import (
+    BackPressureRejected,
     ConfigError,
     DurabilityMismatch,
     InvalidTopicConfig,
@@ -224,3 +225,23 @@ async def test_wrong_s3_credentials_show_before_anything_is_created(tmp_path: Pa
     async with StreamHouse.open(**options, store_secret_access_key=s3_service.secret_key) as sh:
         assert await sh.topics() == []
         assert await sh.stores.metadata.list_agents() != []
+
+
+async def test_what_a_deleted_topic_leaves_behind_does_not_keep_writers_out(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"segment_max_age": "10m", "memory_write_buffer_bytes": "2MiB"}
+    async with StreamHouse.open(data_dir=str(tmp_path), **options) as sh:
+        gone = (await sh.create_topic("gone", 2)).partition_keys()
+        await sh.create_topic("stays", 1)
+        for number in range(18):
+            await sh.produce("gone", bytes(100_000), partition=number % 2)
+        await sh.delete_topic("gone")
+        async with asyncio.timeout(30):
+            while sh.agent.log.led_keys() & set(gone):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            while True:
+                try:
+                    await sh.produce("stays", bytes(1_000_000), partition=0)
+                    break
+                except BackPressureRejected:
+                    await asyncio.sleep(0.05)
+        assert sh.agent.log.held_batches == 0

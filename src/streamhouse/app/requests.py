@@ -14,6 +14,8 @@ from streamhouse.metadata.contract import ChangeKind, FlushRequest, MetadataStor
 _RECHECK_S: Final = 1.0
 """Notifications may be lost; a requester waits for seconds."""
 _SWEEP_S: Final = 60.0
+_LOOK_S: Final = 1.0
+"""A topic that is deleted leaves behind what was not flushed: writers must not wait a minute for its room."""
 _LISTENING: Final = "flush notifications"
 
 
@@ -64,5 +66,9 @@ class FlushRequests:
         )
 
     async def _sweep(self) -> None:
-        await asyncio.sleep(_SWEEP_S)
+        waited_s = 0.0
+        while waited_s < _SWEEP_S and not self._log.held_is_in_the_way:
+            await asyncio.sleep(_LOOK_S)
+            waited_s += _LOOK_S
         await self._log.sweep_held()
+        await asyncio.sleep(_LOOK_S)

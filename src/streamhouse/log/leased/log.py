@@ -65,6 +65,7 @@ class LeasedLog:
         self._opened = asyncio.Event()
         self._budget = WriteBudget(options.max_buffer_bytes, urge=self._urge)
         self._urged = False
+        self._refused_for_room = False
         self._held = HeldFrames(
             metadata=metadata,
             wal=wal,
@@ -139,6 +140,11 @@ class LeasedLog:
     def held_batches(self) -> int:
         """Batches that only the WAL holds, of partitions that are not led here."""
         return self._held.count()
+
+    @property
+    def held_is_in_the_way(self) -> bool:
+        """Writes were refused for want of room, and some of it, in memory or in the WAL, is taken by held frames."""
+        return self._refused_for_room and self._held.count() > 0
 
     def start(self) -> None:
         self._flusher.start()
@@ -297,6 +303,7 @@ class LeasedLog:
 
     async def sweep_held(self) -> int:
         """Let go of WAL frames that can never come back; see HeldFrames.sweep."""
+        self._refused_for_room = False
         let_go = await self._held.sweep(self._partitions)
         self.stats.dropped_batches += let_go
         return let_go
@@ -333,6 +340,7 @@ class LeasedLog:
 
     def _urge(self) -> None:
         """No room: what waits for its age must not. Once is enough until a commit has made some."""
+        self._refused_for_room = True
         if self._urged:
             return
         for partition in self._partitions.values():
