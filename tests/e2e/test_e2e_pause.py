@@ -62,6 +62,34 @@ async def test_r20_a_paused_agent_cannot_commit_and_its_clients_are_sent_away(
         assert first < second < third == fourth
 
 
+async def test_r4_a_write_that_was_refused_does_not_come_back(
+    tmp_path: Path, postgres_database: str, s3_service: S3Service
+) -> None:
+    """With acks=1 only what was acknowledged may be submitted again; this one was not: the disk is slow, the lease ends
+    before the record is on it, and its producer hears NotLeader and goes elsewhere."""
+    async with fleet_stage(tmp_path, postgres_database, s3_service, SHORT_LEASES) as stage:
+        agents = {name: stage.agent(name) for name in ("agent-1", "agent-2")}
+        for agent in agents.values():
+            await agent.up(slow_disk_ms=10_000)
+        await stage.create_topics(agents["agent-1"], {"orders": 4})
+        await stage.all_led_by(agents.values())
+        key, paused, other = await somebodys_partition(stage, agents)
+
+        await paused.arm("append.after", count=1, signal_name="SIGSTOP")
+        connection = await Connection.open(paused.settings["agent.address"])
+        stage.push_async_callback(connection.close)
+        refused = send(connection, key, "refused", acks=1)
+        await paused.paused()
+        await stage.all_led_by([other])
+        assert await stage.write(other, key, "the new leader's") == 0
+        paused.send(signal.SIGCONT)
+        with pytest.raises(Refused, match="NotLeader"):
+            await answer(refused)
+        await eventually("the ring gives it back", lambda: leads(stage, key, paused))
+        await stage.write(paused, key, "after all that")
+        assert (await stage.logs())[key].values == ("the new leader's", "after all that")
+
+
 @pytest.mark.timeout(400)
 async def test_r1_agents_paused_anywhere_on_the_write_path_lose_and_double_nothing(
     tmp_path: Path, postgres_database: str, s3_service: S3Service, tell: Callable[[str], None]

@@ -30,21 +30,24 @@ def small_chunks(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> ModuleTyp
 
 
 def die_before_chunk(module: ModuleType, monkeypatch: pytest.MonkeyPatch, number: int | None = None) -> list[int]:
-    """The step with that number, if any, raises. Returns where the steps are counted."""
+    """The step with that number, if any, raises. Returns where the steps are counted that came to their end."""
     genuine, steps = module.drop_chunk, [0]
 
     def begin() -> None:
-        steps[0] += 1
-        if steps[0] == number:
+        if steps[0] + 1 == number:
             raise Died
 
     def step(*args: Any, **kwargs: Any) -> Any:
         begin()
-        return genuine(*args, **kwargs)
+        last = genuine(*args, **kwargs)
+        steps[0] += 1
+        return last
 
     async def async_step(*args: Any, **kwargs: Any) -> Any:
         begin()
-        return await genuine(*args, **kwargs)
+        last = await genuine(*args, **kwargs)
+        steps[0] += 1
+        return last
 
     monkeypatch.setattr(module, "drop_chunk", async_step if inspect.iscoroutinefunction(genuine) else step)
     return steps
@@ -182,10 +185,11 @@ async def test_a_topic_deleted_between_two_steps_leaves_the_rest_to_the_purge(
         return genuine(tx, key)
 
     async def async_step(connection: Any, *, key: PartitionKey, after: int) -> Any:
-        steps[0] += 1
-        if steps[0] == 2:
+        if steps[0] == 1:
             await other.delete_topic(key.topic_id)
-        return await genuine(connection, key=key, after=after)
+        last = await genuine(connection, key=key, after=after)
+        steps[0] += 1
+        return last
 
     monkeypatch.setattr(module, "drop_chunk", async_step if inspect.iscoroutinefunction(genuine) else step)
     assert (await backend.store.advance_log_start(led.key, 16)).log_start_offset == 16

@@ -1,4 +1,5 @@
-"""A TCP proxy in front of PostgreSQL that counts round trips and can lose replies, as a bad network does."""
+"""A TCP proxy in front of PostgreSQL that counts round trips, loses replies as a bad network does, and holds a client
+up as a suspended process would be."""
 
 from __future__ import annotations
 
@@ -24,6 +25,12 @@ class LossyProxy:
         self.after_replies = 0
         """… once so many of them have been answered."""
         self.lost = 0
+        self.suspend_after: bytes | None = None
+        """A connection goes silent, and stays open, once a statement that holds this text was prepared or run …"""
+        self.suspended = asyncio.Event()
+        self.resumed = asyncio.Event()
+        """… until this is set."""
+        self.prepared_in_transactions: list[bytes] = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -58,16 +65,23 @@ class LossyProxy:
                     break
             statements: dict[bytes, bytes] = {}
             executed: bytes | None = None
+            latest = b""
+            in_transaction = False
             while True:
                 head = await reader.readexactly(5)
                 body = await reader.readexactly(int.from_bytes(head[1:], "big") - 4)
                 if head[:1] == b"P":
                     name, text = body.split(b"\0", 2)[:2]
                     statements[name] = text
+                    latest = text
                 elif head[:1] == b"B":
                     executed = statements.get(body.split(b"\0", 2)[1])
+                    latest = executed or b""
                 elif head[:1] == b"Q":
-                    executed = body
+                    executed = latest = body
+                    in_transaction = body.startswith(b"BEGIN")
+                elif head[:1] == b"H" and in_transaction:
+                    self.prepared_in_transactions.append(latest)
                 if head[:1] in b"SQ":
                     self.syncs += 1
                     if self._loses_reply_to(executed):
@@ -75,6 +89,10 @@ class LossyProxy:
                     executed = None
                 server.write(head + body)
                 await server.drain()
+                if head[:1] in b"HS" and self.suspend_after is not None and self.suspend_after in latest:
+                    self.suspend_after = None
+                    self.suspended.set()
+                    await self.resumed.wait()
 
     def _loses_reply_to(self, executed: bytes | None) -> bool:
         if executed is None or self.lose_reply_to is None or self.lose_reply_to not in executed:

@@ -8,12 +8,32 @@ import asyncpg
 import pytest
 from builders import assert_dense, batch, leaderless_slice, leased_slice
 from lossy_proxy import lossy_proxy
-from scenes import Opener, append_id, blob_slices, flush_slices, holder, offsets, topic, until_waiting, uploaded
+from scenes import (
+    IDS,
+    PATIENCE_S,
+    Opener,
+    append_id,
+    blob_slices,
+    flush_slices,
+    holder,
+    offsets,
+    topic,
+    until_waiting,
+    uploaded,
+)
 
 from streamhouse.core.errors import MetadataUnavailable
 from streamhouse.core.ids import PartitionKey
 from streamhouse.core.randomness import SeededRandomness
-from streamhouse.metadata.contract import ScanRange, SliceOutcome, Verdict
+from streamhouse.metadata.contract import (
+    AcquireVerdict,
+    AgentInfo,
+    HeldLease,
+    ScanRange,
+    SliceOutcome,
+    SlotKey,
+    Verdict,
+)
 from streamhouse.metadata.postgres.store import PostgresMetadata
 from streamhouse.testing.services import PostgresService
 
@@ -202,3 +222,57 @@ async def test_calls_on_a_closed_store_are_refused_at_once(open_store: Opener) -
         await store.list_topics()
     await store.open()
     assert await store.list_topics() == []
+
+
+@pytest.mark.parametrize("first_call", [True, False])
+async def test_r20_a_process_suspended_in_a_transaction_holds_nobody_up(
+    dsn: str, open_store: Opener, first_call: bool
+) -> None:
+    """Whoever takes over needs the rows that it has locked. Its first call has statements to prepare."""
+    async with lossy_proxy(dsn) as proxy:
+        paused, other = await open_store(proxy.dsn), await open_store()
+        keys = await topic(other, partitions=3)
+        leader, heir = holder("agent-1"), holder("agent-2")
+        await other.acquire_leases(leader, keys, ttl_ms=500)
+        if not first_call:
+            await paused.advance_log_start(keys[1], 0)
+        proxy.suspend_after = b"DELETE FROM entries"
+        call = asyncio.create_task(paused.advance_log_start(keys[1], 0))
+        await asyncio.wait_for(proxy.suspended.wait(), PATIENCE_S)
+        await asyncio.sleep(0.6)  # the leases have run out
+        outcomes = await other.acquire_leases(heir, keys, ttl_ms=30_000)
+        assert {one.verdict for one in outcomes} == {AcquireVerdict.ACQUIRED}
+        assert not call.done()
+        proxy.resumed.set()
+        assert (await call).log_start_offset == 0
+
+
+async def test_r20_nothing_is_prepared_while_a_transaction_holds_locks(dsn: str, open_store: Opener) -> None:
+    """The server takes a client that is suspended between preparing a statement and running it for busy, and leaves it
+    its locks for as long as it sleeps."""
+    async with lossy_proxy(dsn) as proxy:
+        store = await open_store(proxy.dsn, max_connections=2)
+        await lease_transfers(store)
+        assert proxy.syncs > 0
+        assert proxy.prepared_in_transactions == []
+
+
+async def lease_transfers(store: PostgresMetadata) -> None:
+    """Every call that takes a transfer a step further, those on a topic's rows among them."""
+    keys = await topic(store, partitions=2)
+    giver, taker = holder("agent-1"), holder("agent-2")
+    for agent in (giver, taker):
+        await store.register_agent(AgentInfo(agent_id=agent.agent_id, incarnation=agent.incarnation, address="host:1"))
+    for key in (*keys, SlotKey(3)):
+        await store.acquire_leases(giver, [key], ttl_ms=30_000)
+        transfer_id = IDS.uuid()
+        held = HeldLease(key=key, epoch=1)
+        await store.initiate_transfer(transfer_id, held, holder=giver, to_agent="agent-2", timeout_ms=30_000)
+        await store.accept_transfer(transfer_id, target=taker)
+        lease = await store.complete_transfer(
+            transfer_id, holder=giver, next_offset=0, ttl_ms=30_000, liveness_timeout_ms=30_000
+        )
+        assert (lease.agent_id, lease.epoch) == ("agent-2", 2)
+    await store.expire_transfers(keep_ms=0)
+    await store.grow_topic(keys[0].topic_id, 3)
+    assert await store.delete_topic(keys[0].topic_id)

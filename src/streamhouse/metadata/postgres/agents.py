@@ -9,8 +9,9 @@ from uuid import UUID
 from streamhouse.core.errors import AgentNotFound, AgentSuperseded
 from streamhouse.metadata import checks
 from streamhouse.metadata.contract import Agent, AgentInfo, Agents
-from streamhouse.metadata.postgres.database import Database, Row
+from streamhouse.metadata.postgres.database import Database
 from streamhouse.metadata.postgres.rows import plain_uuid
+from streamhouse.metadata.postgres.session import Row
 
 _REGISTER: Final = "SELECT * FROM sh_register_agent($1, $2, $3, $4, $5, $6::text::jsonb)"
 # One statement: the heartbeat if it is mine, and who has the id if it is not.

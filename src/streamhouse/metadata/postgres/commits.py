@@ -23,8 +23,9 @@ from streamhouse.metadata.contract import (
     Verdict,
 )
 from streamhouse.metadata.dedup import ProducerWindow
-from streamhouse.metadata.postgres.database import Database, Row
+from streamhouse.metadata.postgres.database import Database
 from streamhouse.metadata.postgres.rows import key_columns
+from streamhouse.metadata.postgres.session import Row
 
 # Positions are the numbers of migrations/0003_leased_commit.sql.
 VERDICTS: Final = (

@@ -22,8 +22,9 @@ from streamhouse.metadata.contract import (
     ObjectRef,
     PartitionState,
 )
-from streamhouse.metadata.postgres.database import Connection, Database, Row
+from streamhouse.metadata.postgres.database import Database
 from streamhouse.metadata.postgres.rows import PARTITION_COLUMNS, plain_uuid, to_key, to_partition
+from streamhouse.metadata.postgres.session import Connection, Row
 
 # Commits to the partition wait for a chunk, and its statements have a time limit however long the log was.
 DROP_CHUNK_ENTRIES = 5_000

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import asyncpg
 
 from streamhouse.core.errors import ConfigError, MetadataError, MetadataUnavailable
 from streamhouse.core.randomness import Randomness
 from streamhouse.metadata.postgres import failures
+from streamhouse.metadata.postgres.session import SUSPENDED_MS, Connection, Row, Session, Transactions
 
 T = TypeVar("T")
 
@@ -34,9 +35,7 @@ _SESSION: Final = {
     "application_name": "streamhouse",
     # The functions count on a fresh snapshot for every statement, whatever the role's default is (R5).
     "default_transaction_isolation": "read committed",
-    # A process that is suspended in mid-transaction holds its row locks, and whoever takes over waits for them. Ours
-    # idle for a round trip only; one that is cut off is repeated as a whole.
-    "idle_in_transaction_session_timeout": "3000",
+    "idle_in_transaction_session_timeout": str(SUSPENDED_MS),
     # Every join of ours goes from a list of keys into a table by an index. A plan made while a table was small, or for
     # the ten rows the planner takes every array for, must be that plan too.
     "plan_cache_mode": "force_generic_plan",
@@ -47,19 +46,6 @@ _SESSION: Final = {
 }
 
 
-class Row(Protocol):
-    def __getitem__(self, key: str | int) -> Any: ...
-
-
-class Connection(Protocol):
-    """What the areas use of asyncpg's connection."""
-
-    async def fetch(self, query: str, *args: Any) -> list[Row]: ...
-    async def fetchrow(self, query: str, *args: Any) -> Row | None: ...
-    async def fetchval(self, query: str, *args: Any) -> Any: ...
-    async def execute(self, query: str, *args: Any) -> str: ...
-
-
 class Database:
     def __init__(
         self, dsn: str, *, randomness: Randomness, retry_deadline_ms: int, max_connections: int = MAX_POOL_SIZE
@@ -68,6 +54,7 @@ class Database:
         self._randomness = randomness
         self._deadline_s = retry_deadline_ms / 1000
         self._max_connections = max_connections
+        self._transactions = Transactions()
         self._pool: Any = None
         self._ended = False
         self.where = _place(dsn)
@@ -81,6 +68,7 @@ class Database:
                 timeout=CONNECT_TIMEOUT_S,
                 command_timeout=statement_timeout_s,
                 server_settings=_SESSION,
+                connection_class=Session,
                 statement_cache_size=STATEMENT_CACHE_SIZE,
                 max_cached_statement_lifetime=0,
             )
@@ -188,12 +176,7 @@ class Database:
 
     async def transact(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """Run ``work`` in one transaction, and all of it again when that fails or its commit's reply is lost."""
-
-        async def statements(connection: Any) -> T:
-            async with connection.transaction():
-                return await work(connection)
-
-        return await self.call(statements)
+        return await self.call(lambda session: self._transactions.run(session, work))
 
     async def _persist(self, attempt: Callable[[], Awaitable[T]]) -> T:
         loop = asyncio.get_running_loop()

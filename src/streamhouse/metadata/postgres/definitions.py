@@ -8,8 +8,9 @@ from uuid import UUID
 from streamhouse.core.errors import DefinitionChanged, DefinitionExists, DefinitionNotFound
 from streamhouse.metadata import checks
 from streamhouse.metadata.contract import Definition, Definitions, WantedState
-from streamhouse.metadata.postgres.database import Connection, Database, Row
+from streamhouse.metadata.postgres.database import Database
 from streamhouse.metadata.postgres.rows import plain_uuid
+from streamhouse.metadata.postgres.session import Connection, Row
 
 _COLUMNS: Final = "kind, name, definition_id, document, version, wanted, created_at, updated_at, status, status_at"
 _GET: Final = f"SELECT {_COLUMNS} FROM definitions WHERE kind = $1 AND name = $2"

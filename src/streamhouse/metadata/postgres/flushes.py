@@ -9,8 +9,9 @@ from uuid import UUID
 from streamhouse.core.ids import PartitionKey
 from streamhouse.metadata import checks
 from streamhouse.metadata.contract import FlushRequest, Pipeline
-from streamhouse.metadata.postgres.database import Connection, Database, Row
+from streamhouse.metadata.postgres.database import Database
 from streamhouse.metadata.postgres.rows import key_columns, plain_uuid, to_key
+from streamhouse.metadata.postgres.session import Connection, Row
 
 _KEEP_MS: Final = 3_600_000  # how long an expired request stays, for people who look at the table
 _SWEEP: Final = 1000  # rows that one request cleans away of earlier ones

@@ -9,8 +9,9 @@ from streamhouse.core.errors import Conflict, GroupNotEmpty, GroupNotFound, Stal
 from streamhouse.core.ids import PartitionKey
 from streamhouse.metadata import checks
 from streamhouse.metadata.contract import CommittedOffset, Group, Groups, OffsetCommit, SlotFence, SlotKey, slot_of
-from streamhouse.metadata.postgres.database import Connection, Database, Row
+from streamhouse.metadata.postgres.database import Database
 from streamhouse.metadata.postgres.rows import key_columns, to_key
+from streamhouse.metadata.postgres.session import Connection, Row
 
 _COLUMNS: Final = """
     g.group_id, g.slot, g.slot_epoch, g.generation, g.member_count, g.payload, g.updated_at, g.empty_since,

@@ -19,8 +19,9 @@ from streamhouse.metadata.contract import (
     SliceOutcome,
 )
 from streamhouse.metadata.postgres.commits import REPEATED, VERDICTS
-from streamhouse.metadata.postgres.database import Connection, Database, Row
+from streamhouse.metadata.postgres.database import Database
 from streamhouse.metadata.postgres.rows import key_columns, plain_uuid
+from streamhouse.metadata.postgres.session import Connection, Row
 
 _NO_BATCH: Final = -1
 # The batch asked for if it is the query's last, slice by slice; one row of NULLs when it has none.

@@ -18,8 +18,9 @@ from streamhouse.metadata.contract import (
     RenewOutcome,
     SlotKey,
 )
-from streamhouse.metadata.postgres.database import Connection, Database, Row
+from streamhouse.metadata.postgres.database import Database
 from streamhouse.metadata.postgres.rows import plain_uuid, split_lease_keys, to_lease
+from streamhouse.metadata.postgres.session import Connection, Row
 
 _ACQUIRE: Final = "SELECT * FROM sh_acquire_leases($1, $2, $3, $4, $5, $6, $7, $8, $9)"
 _RENEW: Final = "SELECT * FROM sh_renew_leases($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"

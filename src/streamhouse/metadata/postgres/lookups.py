@@ -22,7 +22,7 @@ from streamhouse.metadata.contract import (
     ProducerState,
     ScanRange,
 )
-from streamhouse.metadata.postgres.database import Database, Row
+from streamhouse.metadata.postgres.database import Database
 from streamhouse.metadata.postgres.rows import (
     ENTRY_COLUMNS,
     PARTITION_COLUMNS,
@@ -33,6 +33,7 @@ from streamhouse.metadata.postgres.rows import (
     to_key,
     to_partition,
 )
+from streamhouse.metadata.postgres.session import Row
 
 _SAME_PARTITION: Final = "e.topic_id = p.topic_id AND e.partition_id = p.partition_id"
 _FIND: Final = f"""

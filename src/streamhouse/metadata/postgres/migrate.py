@@ -7,7 +7,7 @@ from typing import Any, Final
 from streamhouse.core.errors import MetadataError
 from streamhouse.core.randomness import Randomness
 from streamhouse.metadata.migrations import Migration, load_migrations, pending_migrations
-from streamhouse.metadata.postgres.database import Connection
+from streamhouse.metadata.postgres.session import Connection
 
 MIGRATIONS: Final = load_migrations("streamhouse.metadata.postgres")
 

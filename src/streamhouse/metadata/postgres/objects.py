@@ -8,8 +8,9 @@ from uuid import UUID
 
 from streamhouse.metadata import checks
 from streamhouse.metadata.contract import Claim, DereferencedObject, Maintenance, Pin
-from streamhouse.metadata.postgres.database import Connection, Database, Row
+from streamhouse.metadata.postgres.database import Database
 from streamhouse.metadata.postgres.rows import changed_rows, plain_uuid
+from streamhouse.metadata.postgres.session import Connection, Row
 
 # Each chunk of partitions is its own transaction, so that no commit waits for the whole table.
 _HORIZON_CHUNK: Final = 1000

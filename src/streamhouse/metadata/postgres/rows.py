@@ -19,7 +19,7 @@ from streamhouse.metadata.contract import (
     Topic,
     WriteMode,
 )
-from streamhouse.metadata.postgres.database import Row
+from streamhouse.metadata.postgres.session import Row
 
 PARTITION_COLUMNS: Final = """
     p.topic_id, p.partition_id, p.log_state, p.high_watermark, p.log_start_offset,

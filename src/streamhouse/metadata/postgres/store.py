@@ -19,7 +19,7 @@ from streamhouse.metadata.contract import NEVER_MS, Change, ClusterInfo, Durabil
 from streamhouse.metadata.postgres.agents import PostgresAgents
 from streamhouse.metadata.postgres.commits import PostgresCommits
 from streamhouse.metadata.postgres.compactions import PostgresCompactions
-from streamhouse.metadata.postgres.database import MAX_POOL_SIZE, Connection, Database, Row
+from streamhouse.metadata.postgres.database import MAX_POOL_SIZE, Database
 from streamhouse.metadata.postgres.definitions import PostgresDefinitions
 from streamhouse.metadata.postgres.flushes import PostgresFlushes
 from streamhouse.metadata.postgres.groups import PostgresGroups
@@ -30,6 +30,7 @@ from streamhouse.metadata.postgres.lookups import PostgresLookups
 from streamhouse.metadata.postgres.migrate import migrate
 from streamhouse.metadata.postgres.objects import PostgresObjects, PostgresPinsAndClaims
 from streamhouse.metadata.postgres.rows import plain_uuid
+from streamhouse.metadata.postgres.session import Connection, Row
 from streamhouse.metadata.postgres.topics import PostgresTopics
 from streamhouse.metadata.postgres.transfers import PostgresTransfers
 

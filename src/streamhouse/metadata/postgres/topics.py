@@ -16,8 +16,9 @@ from streamhouse.core.errors import (
 from streamhouse.core.ids import PartitionKey, TopicId, topic_id_text
 from streamhouse.metadata import checks
 from streamhouse.metadata.contract import LogState, NewTopic, PartitionState, Topic, Topics
-from streamhouse.metadata.postgres.database import Connection, Database, Row
+from streamhouse.metadata.postgres.database import Database
 from streamhouse.metadata.postgres.rows import PARTITION_COLUMNS, TOPIC_COLUMNS, key_columns, to_partition, to_topic
+from streamhouse.metadata.postgres.session import Connection, Row
 
 # Held while partitions are added, so that the horizon cannot be raised past some that nobody sees yet (R6).
 _HOLD_HORIZON: Final = "SELECT gc_horizon_ms FROM store_info FOR SHARE"

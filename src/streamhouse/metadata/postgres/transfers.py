@@ -26,9 +26,10 @@ from streamhouse.metadata.contract import (
     Transfer,
     TransferState,
 )
-from streamhouse.metadata.postgres.database import Connection, Database, Row
+from streamhouse.metadata.postgres.database import Database
 from streamhouse.metadata.postgres.leases import read_leases
 from streamhouse.metadata.postgres.rows import plain_uuid
+from streamhouse.metadata.postgres.session import Connection, Row
 
 # Past its deadline an open transfer counts as FAILED, whether or not somebody has come by to write that down.
 _COLUMNS: Final = """
