@@ -49,7 +49,10 @@ async def pump(sh: StreamHouse, keys: list[PartitionKey], batch: bytes, count: i
     """Append as fast as acknowledgements allow: ``window`` batches may be under way."""
     under_way: list[asyncio.Future[None]] = []
     for number in range(count):
-        under_way.append(sh.agent.log.append(keys[number % len(keys)], batch, acks=-1).done)
+        key = keys[number % len(keys)]
+        if sh.agent.log.is_full(len(batch)):  # as every door does
+            await sh.agent.log.wait_writable(key, len(batch))
+        under_way.append(sh.agent.log.append(key, batch, acks=-1).done)
         if len(under_way) >= window:
             await under_way[-window // 2]
             under_way = [future for future in under_way if not future.done()]

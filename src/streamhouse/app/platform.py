@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -37,6 +37,7 @@ from streamhouse.wire.records import Header, Record, build_batch, decode_records
 
 _LEAD_TIMEOUT_S: Final = 10.0
 """How long create_topic waits until the new partitions are led here; afterwards they are led soon."""
+_ROOM_WAIT_S: Final = 5.0  # as long as a Kafka client is kept waiting
 _READ_BYTES: Final = 8 * 1024 * 1024
 
 Acks = Literal["all", 1, 0]
@@ -199,11 +200,15 @@ class StreamHouse:
     ) -> Produced:
         """Write records together, in order, as one batch.
 
-        Raises NotLeader when another agent leads the partition, PartitionNotFound, BackPressureRejected, LimitExceeded.
+        Waits while there is no room for them, because the object store takes less than is written. Raises
+        BackPressureRejected after five seconds of that, NotLeader when another agent leads the partition,
+        PartitionNotFound, LimitExceeded.
         """
         key = await self._key(topic, partition)
         batch = build_batch(list(records), codec=codec)
-        await self.agent.log.wait_no_barrier(key)
+        with suppress(TimeoutError):  # then the append says what it would have waited for
+            async with asyncio.timeout(_ROOM_WAIT_S):
+                await self.agent.log.wait_writable(key, len(batch))
         try:
             append = self.agent.log.append(key, batch, acks=_ACKS[acks])
         except NotLeader:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from struct import Struct
 from typing import Final
@@ -106,6 +107,16 @@ class Writes:
             return True
         leadership = self._leases.get(key)
         return leadership is not None and leadership.stage in (Stage.WAITING, Stage.OPENING) and leadership.valid()
+
+    def must_wait(self, key: PartitionKey, size_bytes: int) -> bool:
+        """Whether what was just refused may well be taken in a moment."""
+        return self.is_changing(key) or self._log.is_full(size_bytes)
+
+    async def wait_writable(self, key: PartitionKey, size_bytes: int, timeout_s: float) -> None:
+        """Returns when there is room for a batch, and nothing is in its way, or when the time is up."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._log.wait_writable(key, size_bytes)
 
     async def wait_settled(self, keys: Sequence[PartitionKey], timeout_s: float) -> bool:
         """Whether each of them is open here, or led elsewhere, before the time is up."""

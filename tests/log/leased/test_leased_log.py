@@ -190,9 +190,32 @@ async def test_a_full_wal_starts_a_flush(tmp_path: Path) -> None:
 
         with pytest.raises(BackPressureRejected, match="write-ahead log is full"):
             await fill()
+        assert node.log.is_full(20_000)
         await settle(500)
         assert node.wal.unsettled_bytes == 0
+        await node.log.wait_writable(key, 20_000)
         await acked(node.log.append(key, batch("x" * 20_000), acks=1))
+
+
+async def test_a_write_can_wait_for_room(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic(partitions=2)
+        node = await stage.node(max_buffer_bytes=2000)
+        first, second = topic.partition_keys()
+        await node.lead(topic, 0)
+        await node.lead(topic, 1)
+        await node.log.wait_writable(first, 1000)
+        await acked(node.log.append(first, batch("a" * 1000), acks=1))
+        waits = [asyncio.create_task(node.log.wait_writable(key, 1000)) for key in (first, second)]
+        await asyncio.sleep(0)
+        assert not any(wait.done() for wait in waits)
+        await settle()
+        assert await asyncio.gather(*waits) == [None, None]
+        await acked(node.log.append(second, batch("b" * 1000), acks=1))
+        over = asyncio.create_task(node.log.wait_writable(second, 1000))
+        await asyncio.sleep(0)
+        node.log.drop_partition(second, "another agent leads")
+        await over
 
 
 async def test_r20_an_invalid_guard_refuses_writes(tmp_path: Path) -> None:

@@ -305,7 +305,8 @@ class MemorySettings:
         "256MiB",
         at_least="1MiB",
         at_most="1TiB",
-        doc="Batches accepted and not yet committed, all partitions together. Above it, writes are refused.",
+        doc="Batches accepted and not yet committed, all partitions together. Above it, writers wait, and are "
+        "refused after five seconds.",
         why="a minute of 4 MB/s, the longest the object store's retries last",
     )
     tail_cache_bytes: int = size(

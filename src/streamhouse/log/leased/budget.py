@@ -41,7 +41,11 @@ class WriteBudget:
     async def wait_for_room(self, size_bytes: int) -> None:
         """For what must get in: a single batch gets in in the end, whatever is held, or nothing would ever move."""
         while self.waiting_bytes and not self.has_room(size_bytes):
-            await self._freed.wait()
+            await self.wait_freed()
+
+    async def wait_freed(self) -> None:
+        """Returns when there may be more room than now."""
+        await self._freed.wait()
 
     def take(self, size_bytes: int) -> None:
         self.waiting_bytes += cost_bytes(size_bytes)

@@ -214,10 +214,27 @@ class LeasedLog:
         found = self._partitions.get(key)
         return found is not None and found.phase is Phase.ADOPTING
 
-    async def wait_no_barrier(self, key: PartitionKey) -> None:
-        """Returns at once unless there is one, and at its end else: when writes go on, or the leadership is over."""
-        while (found := self._partitions.get(key)) is not None and found.barrier_over is not None:
-            await asyncio.shield(found.barrier_over)
+    def is_full(self, size_bytes: int) -> bool:
+        """Whether a batch of this size finds no room, in memory or in the WAL, until others are committed."""
+        if not self._budget.has_room(size_bytes):
+            return True
+        if self._wal.is_full(size_bytes):
+            self._urge()
+            return True
+        return False
+
+    async def wait_writable(self, key: PartitionKey, size_bytes: int) -> None:
+        """Returns at once unless a batch must wait: for the end of a barrier, or for room. Cancel it to give up.
+
+        What is appended without awaiting anything in between finds it so; the leadership may be over, though.
+        """
+        while (found := self._partitions.get(key)) is not None:
+            if found.barrier_over is not None:
+                await asyncio.shield(found.barrier_over)
+            elif self.is_full(size_bytes):
+                await self._budget.wait_freed()
+            else:
+                return
 
     def configure(self, topic: Topic) -> None:
         """A topic's configs have changed; from the next append on they hold."""

@@ -107,15 +107,17 @@ class Wal:
 
     # Appending.
 
-    def has_room(self, size_bytes: int) -> bool:
-        """Whether ``append`` of one batch of this size would be taken now: ask before assigning an offset (R11)."""
+    def is_full(self, size_bytes: int) -> bool:
+        """Whether a batch of this size would be refused now and taken later, when others have been settled."""
         if self._refusal is not None:
             return False
         try:
             self._state.plan_file(FRAME_HEADER_BYTES + size_bytes)
-        except (BackPressureRejected, LimitExceeded):
+        except BackPressureRejected:
+            return True
+        except LimitExceeded:
             return False
-        return True
+        return False
 
     def append(
         self,

@@ -74,6 +74,9 @@ class WatchedWal:
         self._ledger.write(lsn, batch)
         return lsn
 
+    def is_full(self, size_bytes: int) -> bool:
+        return self._wal.is_full(size_bytes)
+
     async def wait_synced(self, lsn: int) -> None:
         await self._wal.wait_synced(lsn)
 

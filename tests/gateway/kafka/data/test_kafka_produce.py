@@ -11,9 +11,10 @@ import pytest
 from crc32c import crc32c
 from data_ground import OTHER, PRODUCE, Ground, batch_of, new_client, produce_request
 
+from streamhouse.app import platform
 from streamhouse.broker.cluster_view import Leader
 from streamhouse.cluster.lease_table import Stage
-from streamhouse.core.errors import StaleEpoch, WalOutcomeUnknown
+from streamhouse.core.errors import BackPressureRejected, StaleEpoch, WalOutcomeUnknown
 from streamhouse.gateway.kafka.api import CloseConnection, apis
 from streamhouse.gateway.kafka.handlers import api_00_produce
 from streamhouse.log.leased.partition import Phase
@@ -328,6 +329,35 @@ async def test_r13_produces_wait_behind_the_barrier_of_an_adoption_and_keep_thei
     offsets = [answer.responses[0].partition_responses[0].base_offset for answer in answers]
     assert offsets == sorted(offsets)
     assert sorted(record.value or b"" for record in await kafka.sh.read("t", 0, 0)) == [b"0", b"1", b"2"]
+
+
+async def test_a_producer_that_outruns_the_store_is_held_back_and_keeps_its_order(
+    kafka: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over the limit producers feel back-pressure; all that waits is flushed at once, however young."""
+    await kafka.topic()
+    monkeypatch.setattr(kafka.sh.agent.log._budget, "max_bytes", 4000)
+    values = [bytes([48 + n]) * 2000 for n in range(6)]
+    started = [kafka.start(PRODUCE, 9, produce_request({"t": {0: batch_of(value)}})) for value in values]
+    answers = [await kafka.answer(PRODUCE, 9, each) for each in started]
+    parts = [answer.responses[0].partition_responses[0] for answer in answers]
+    assert [(part.error_code, part.base_offset) for part in parts] == [(0, offset) for offset in range(6)]
+    assert [record.value for record in await kafka.sh.read("t", 0, 0)] == values
+
+
+async def test_a_producer_that_finds_no_room_for_long_is_told_why(
+    kafka: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await kafka.topic()
+    monkeypatch.setattr(kafka.sh.agent.log._budget, "max_bytes", 1000)
+    monkeypatch.setattr(api_00_produce, "_OPENING_WAIT_S", 0.05)
+    monkeypatch.setattr(platform, "_ROOM_WAIT_S", 0.05)
+    part = await kafka.produce(batch_of(bytes(2000)))
+    assert (part.error_code, part.base_offset) == (19, -1)
+    assert "the limit is 1000" in part.error_message
+    with pytest.raises(BackPressureRejected, match="the limit is 1000"):
+        await kafka.sh.produce("t", bytes(2000), partition=0)
+    assert (await kafka.produce(batch_of(b"fits"))).base_offset == 0
 
 
 async def test_waiting_for_a_lease_ends_with_the_timeout(kafka: Ground) -> None:

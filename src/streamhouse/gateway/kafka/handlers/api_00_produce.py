@@ -4,7 +4,8 @@ Behaviour: offsets are assigned before the handler returns, so that requests of 
 their answers are still waiting for the disk. Each partition has its own error. acks=0 has no answer; an error then
 closes the connection. After ``timeout_ms`` the answer is 7, while the append goes on. A request that meets a partition
 which this agent is about to lead waits for it, and so do the later ones of its connection. One that meets a partition
-which is being handed over waits until it can be told to whom: some clients try only three times within 0.3 s.
+which is being handed over waits until it can be told to whom: some clients try only three times within 0.3 s. One that
+finds no room, because the object store takes less than is written, waits for that, and is refused after five seconds.
 
 Deviations: records are not decoded, so times are checked by a batch's header and keys of compacted topics not at all.
 Transactions come later: a transactional id, or a transactional batch, is 53.
@@ -54,7 +55,7 @@ def produce(call: Call, body: memoryview) -> Buffers | Awaitable[Buffers | None]
 
 
 def _begin(
-    call: Call, request: ProduceRequest, wait_s: float = _OPENING_WAIT_S
+    call: Call, request: ProduceRequest, wait_s: float | None = None
 ) -> tuple[Buffers | asyncio.Future[Buffers | None] | None, asyncio.Task[None] | None]:
     """The answer, and what the requests behind must wait for. Nothing is awaited on the way to the offsets."""
     answer = ProduceAnswer(call, request.acks)
@@ -74,7 +75,7 @@ def _begin(
     if not opening:
         return result, None
     assert isinstance(result, asyncio.Future)
-    wait_s = min(wait_s, max(request.timeout_ms, 0) / 1000)
+    wait_s = min(_OPENING_WAIT_S if wait_s is None else wait_s, max(request.timeout_ms, 0) / 1000)
     return result, asyncio.create_task(_when_open(call, answer, opening, wait_s, result), name="produce-opening")
 
 
@@ -97,7 +98,7 @@ def _append_all(call: Call, answer: ProduceAnswer, data: TopicData, opening: _Op
             try:
                 answer.append(key, b"" if records is None else records)
             except (NotLeader, BackPressureRejected) as error:
-                if call.broker.writes.is_changing(key):
+                if call.broker.writes.must_wait(key, len(records or b"")):
                     opening.append((answer.wait_for_opening(key), key, bytes(records or b"")))
                 else:
                     answer.fail(key, error)
@@ -126,8 +127,11 @@ async def _when_open(
     wait_s: float,
     result: asyncio.Future[Buffers | None],
 ) -> None:
-    await call.broker.writes.wait_settled([key for _, key, _ in opening], wait_s)
-    for place, _, records in opening:
+    writes, loop = call.broker.writes, asyncio.get_running_loop()
+    give_up_s = loop.time() + wait_s
+    await writes.wait_settled([key for _, key, _ in opening], wait_s)
+    for place, key, records in opening:
+        await writes.wait_writable(key, len(records), max(give_up_s - loop.time(), 0))
         if result.done():
             return  # the client is gone or was told to try again; a write that nobody knows of would be a surprise
         answer.opened(place, records)
