@@ -23,7 +23,7 @@ from streamhouse.core.settings import Settings
 _SWITCH_INTERVAL_S: Final = 0.0005
 """How long the WAL's thread may wait for the interpreter after a sync; Python's 5 ms would be the latency."""
 
-_GC_THRESHOLDS: Final = (5_000, 500, 100)
+_GC_THRESHOLDS: Final = (1_000, 2_500, 100)
 """Thousands of batches are in memory at any time and none of them in a cycle: looking at them all is a long pause, and
 so is looking at many young ones at once.
 """

@@ -26,7 +26,7 @@ T = TypeVar("T")
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 5.0
 _STAMP_MAX_AGE_MS: Final = 60_000
-_PAUSE_ABOVE_BATCHES: Final = 100
+_FREED_AT_ONCE: Final = 64
 NOT_YET_TRIES: Final = 6
 """About three seconds, while the flushes behind wait; a log that stands still for longer ends not where we believe."""
 
@@ -167,8 +167,7 @@ class Committer:
                     continue  # the leadership ended while the commit was under way; recovery will find out
                 if outcome.verdict is Verdict.COMMITTED:
                     self.outcomes.committed(each.chunk, outcome)
-                    if self.pause_s and len(each.chunk.batches) > _PAUSE_ABOVE_BATCHES:
-                        await asyncio.sleep(self.pause_s)
+                    await self._let_go(each.chunk)
                 elif outcome.verdict is Verdict.STALE_OBJECT:
                     stale.append(each.chunk)
                 elif outcome.verdict is Verdict.NOT_YET and tries < NOT_YET_TRIES:
@@ -181,6 +180,12 @@ class Committer:
                 self.health.commits_retried += 1
                 await self.back_off(tries)
         return stale
+
+    async def _let_go(self, chunk: Chunk) -> None:
+        """To free thousands of batches takes milliseconds: a few at a time, unless somebody waits for a commit."""
+        while self.pause_s and len(chunk.batches) > _FREED_AT_ONCE:
+            del chunk.batches[-_FREED_AT_ONCE:]
+            await asyncio.sleep(self.pause_s)
 
     async def _persist(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,7 +17,8 @@ from streamhouse.objectstore.keys import SegmentKey, SharedBlobKey
 from streamhouse.wire.buffers import BytesLike
 
 _JOIN_BELOW_BYTES: Final = 4096
-_STEP_BATCHES: Final = 32
+_STEPS: Final = 128
+_LEAST_STEP_BATCHES: Final = 8
 _JOINED_AT_ONCE: Final = 128
 
 
@@ -41,14 +42,15 @@ Packing = Generator[None, None, list[PackedObject]]
 
 
 def packing(
-    large: Iterable[Chunk], small: Sequence[Chunk], *, created_ms: int, new_id: Callable[[], uuid.UUID]
+    large: Sequence[Chunk], small: Sequence[Chunk], *, created_ms: int, new_id: Callable[[], uuid.UUID]
 ) -> Packing:
+    step = max(sum(len(chunk.batches) for chunk in (*large, *small)) // _STEPS, _LEAST_STEP_BATCHES)
     packed: list[PackedObject] = []
     for chunk in large:
-        segment = yield from _segment(chunk, created_ms, new_id())
+        segment = yield from _segment(chunk, created_ms, new_id(), step)
         packed.append(segment)
     for part in _by_size(small):
-        blob = yield from _blob(part, created_ms, new_id())
+        blob = yield from _blob(part, created_ms, new_id(), step)
         packed.append(blob)
     return packed
 
@@ -66,7 +68,7 @@ def _by_size(chunks: Sequence[Chunk]) -> list[list[Chunk]]:
     return parts
 
 
-def _segment(chunk: Chunk, created_ms: int, object_id: uuid.UUID) -> Generator[None, None, PackedObject]:
+def _segment(chunk: Chunk, created_ms: int, object_id: uuid.UUID, step: int) -> Generator[None, None, PackedObject]:
     partition = chunk.partition
     writer = SegmentWriter(key=partition.key)
     runs = Runs()
@@ -74,7 +76,7 @@ def _segment(chunk: Chunk, created_ms: int, object_id: uuid.UUID) -> Generator[N
     for number, batch in enumerate(chunk.batches, start=1):
         buffers.extend(writer.append(batch.data, batch.header))
         runs.add(batch.header)
-        if number % _STEP_BATCHES == 0:
+        if number % step == 0:
             yield
     segment = writer.finish()
     name = SegmentKey(
@@ -90,7 +92,9 @@ def _segment(chunk: Chunk, created_ms: int, object_id: uuid.UUID) -> Generator[N
     return PackedObject(object=ref, buffers=buffers, placed=(Placed(chunk=chunk, slice=piece),))
 
 
-def _blob(chunks: Sequence[Chunk], created_ms: int, object_id: uuid.UUID) -> Generator[None, None, PackedObject]:
+def _blob(
+    chunks: Sequence[Chunk], created_ms: int, object_id: uuid.UUID, step: int
+) -> Generator[None, None, PackedObject]:
     writer = BlobWriter(created_at_ms=created_ms)
     taken = 0
     runs = [Runs() for _ in chunks]
@@ -100,7 +104,7 @@ def _blob(chunks: Sequence[Chunk], created_ms: int, object_id: uuid.UUID) -> Gen
             body.append(batch.data, batch.header)
             listed.add(batch.header)
             taken += 1
-            if taken % _STEP_BATCHES == 0:
+            if taken % step == 0:
                 yield
     blob = writer.finish()
     name = SharedBlobKey(created_ms=created_ms, object_id=object_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from streamhouse.log.leased.waiters import fail
 from streamhouse.wire.batch import BatchHeader
@@ -25,11 +25,12 @@ class Pending:
     timestamp_ms: int
     waits_for_commit: bool
     done: asyncio.Future[None] | None
-    """None for a replayed batch: nobody waits."""
+    """None once it is acknowledged, and for a replayed batch: nobody waits. A batch lives on until its commit, and what
+    it need not keep is spared the garbage collector."""
     acknowledged: bool = False
     refused: bool = False
     """Its producer was told that it was not written: now, or, of a replayed batch, by an earlier leadership."""
-    repeats: list[asyncio.Future[None]] = field(default_factory=list)
+    repeats: tuple[asyncio.Future[None], ...] = ()
     """Who sent it again meanwhile."""
 
     def repeat(self) -> asyncio.Future[None]:
@@ -38,30 +39,27 @@ class Pending:
         if self.acknowledged:
             future.set_result(None)
         else:
-            self.repeats = [each for each in self.repeats if not each.done()]
-            self.repeats.append(future)
+            self.repeats = (*(each for each in self.repeats if not each.done()), future)
         return future
 
     def acknowledge(self) -> None:
         self.acknowledged = True
-        if not self.repeats:
-            if self.done is not None and not self.done.done():
-                self.done.set_result(None)
-            return
-        for future in self._waiting():
-            if not future.done():
-                future.set_result(None)
+        done, self.done = self.done, None
+        if done is not None and not done.done():
+            done.set_result(None)
+        if self.repeats:
+            repeats, self.repeats = self.repeats, ()
+            for future in repeats:
+                if not future.done():
+                    future.set_result(None)
 
     def fail(self, error: Exception) -> None:
         if self.acknowledged:
             return
         self.refused = self.refused or self.done is not None
-        for future in self._waiting():
+        repeats, self.repeats = self.repeats, ()
+        for future in repeats if self.done is None else (self.done, *repeats):
             fail(future, error)
-
-    def _waiting(self) -> list[asyncio.Future[None]]:
-        repeats, self.repeats = self.repeats, []
-        return repeats if self.done is None else [self.done, *repeats]
 
 
 def lsns_of(batches: Sequence[Pending]) -> list[int]:
