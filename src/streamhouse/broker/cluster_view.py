@@ -1,9 +1,10 @@
 """Who is there and who leads what, as this agent knows it: memory that a request reads without waiting.
 
-    own leases       told by the owner of the leases, the moment they begin and end; one that is being handed over
-                     is this agent's until the store names another
+    own leases       told by the owner of the leases, the moment they begin and end
     others' leases   from the store, when it says that they changed, and now and then unasked
     agents           asked for: nobody announces a death
+
+Keeps itself fresh, and says when something changed; what is known of leases is in known_leases.py.
 
 What is wrong here for a moment costs a client one more round: the log and the metadata commit decide, never this. Must
 not take part in any decision about who leads.
@@ -17,7 +18,7 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 from streamhouse.broker.doubt import Doubt
-from streamhouse.broker.lease_map import LeaseMap
+from streamhouse.broker.known_leases import KnownLeases
 from streamhouse.broker.nodes import Endpoint, Leader, Node, cluster_id_text, node_of
 from streamhouse.core.errors import StreamHouseError, TopicNotFound
 from streamhouse.core.ids import PartitionKey, TopicId
@@ -63,7 +64,6 @@ class ClusterView:
         self.cluster_id = ""
         self.node_id = -1
         self._metadata = metadata
-        self._agent_id = agent_id
         self._liveness_timeout_ms = liveness_timeout_ms
         self._poll_s = min(heartbeat_interval_ms / 1000, _LONGEST_AGENT_POLL_S)
         self._alone = alone
@@ -73,12 +73,7 @@ class ClusterView:
         self._by_agent: dict[str, Node] = {}
         self._names: dict[str, Topic] = {}
         self._ids: dict[TopicId, Topic] = {}
-        self._own: LeaseMap[int] = LeaseMap()
-        """Epochs."""
-        self._leaving: LeaseMap[int] = LeaseMap()
-        """Epochs, of partitions that are closed here and not yet led elsewhere."""
-        self._others: LeaseMap[tuple[str, int]] = LeaseMap()
-        """Agents and epochs."""
+        self._leases = KnownLeases(agent_id)
         self._generations: dict[TopicId, int] = {}
         self._generation = self._nodes_generation = 0
         self._changed = asyncio.Event()
@@ -129,23 +124,19 @@ class ClusterView:
 
     def leader(self, key: PartitionKey) -> Leader | None:
         """None when nobody leads it now, as far as is known here."""
-        epoch = self._own.get(key) or self._leaving.get(key)
-        if epoch is not None:
-            return None if self._me is None else Leader(node=self._me, epoch=epoch)
-        other = self._others.get(key)
-        if other is not None:
-            node = self._by_agent.get(other[0])
-            return None if node is None else Leader(node=node, epoch=other[1])
-        return self._leaderless(key)
+        held = self._leases.holding(key)
+        if held is None:
+            return self._leaderless(key)
+        agent_id, epoch = held
+        node = self._by_agent.get(agent_id)
+        return None if node is None else Leader(node=node, epoch=epoch)
 
     def leaders_of(self, topic: Topic) -> list[tuple[int, int]]:
         """Node id and epoch of every partition's leader, (-1, -1) without one. For many partitions at a time."""
         if topic.write_mode is WriteMode.LEADERLESS:
             found = map(self.leader, topic.partition_keys())
             return [_NOBODY if leader is None else (leader.node.node_id, leader.epoch) for leader in found]
-        own, others = self._own.of_topic(topic.topic_id), self._others.of_topic(topic.topic_id)
-        if leaving := self._leaving.of_topic(topic.topic_id):
-            own = {**leaving, **own}
+        own, others = self._leases.of_topic(topic.topic_id)
         ids = {agent_id: node.node_id for agent_id, node in self._by_agent.items()}
         leaders: list[tuple[int, int]] = []
         for partition in range(topic.partition_count):
@@ -158,10 +149,8 @@ class ClusterView:
         return leaders
 
     def coordinator(self, slot: SlotKey) -> Node | None:
-        if slot in self._own:
-            return self._me
-        other = self._others.get(slot)
-        return None if other is None else self._by_agent.get(other[0])
+        held = self._leases.holding(slot)
+        return None if held is None else self._by_agent.get(held[0])
 
     def generation(self, topic_id: TopicId) -> tuple[int, int]:
         """Changes whenever the leader of one of the topic's partitions may have changed."""
@@ -188,12 +177,12 @@ class ClusterView:
 
     def leaving_epoch(self, key: PartitionKey) -> int | None:
         """Of a partition that this agent hands over, until the store names another leader or nobody."""
-        return self._leaving.get(key)
+        return self._leases.leaving_epoch(key)
 
     async def wait_moved(self, keys: Iterable[PartitionKey]) -> None:
         """Returns once none of these is being handed over. Cancel it to give up."""
         waiting = list(keys)
-        while any(key in self._leaving for key in waiting):
+        while any(self._leases.leaving_epoch(key) is not None for key in waiting):
             await self._changed.wait()
 
     def _leaderless(self, key: PartitionKey) -> Leader | None:
@@ -257,8 +246,7 @@ class ClusterView:
             return
         if self._names[known.name].topic_id == topic.topic_id:
             del self._names[known.name]
-        self._others.drop_topic(topic.topic_id)
-        self._leaving.drop_topic(topic.topic_id)
+        self._leases.forget_topic(topic.topic_id)
         self._generations.pop(topic.topic_id, None)
         self._announce()
 
@@ -266,25 +254,19 @@ class ClusterView:
 
     def gained(self, lease: Lease) -> None:
         """It is open here: clients may come."""
-        self._own.put(lease.key, lease.epoch)
-        self._leaving.pop(lease.key)
-        self._others.pop(lease.key)
+        self._leases.gained(lease)
         self._bump_key(lease.key)
 
     def leaving(self, key: PartitionKey) -> None:
         """It is being handed over. Clients are better off here, where they wait, than without anybody to go to."""
-        epoch = self._own.get(key)
-        if self._alone or epoch is None:
+        if not self._alone and self._leases.leave(key):
+            self._doubt.add([key])
+        else:
             self.ended(key)
-            return
-        self._own.pop(key)
-        self._leaving.put(key, epoch)
-        self._doubt.add([key])
 
     def ended(self, key: LeaseKey) -> None:
         """It is lost, or closed for nobody."""
-        left = self._leaving.pop(key)
-        if self._own.pop(key) is not None or left is not None:
+        if self._leases.ended(key):
             self._doubt.add([key])
             self._bump_key(key)
 
@@ -297,7 +279,7 @@ class ClusterView:
             await self._look_at_agents()
             await self.all_topics()
             if not self._alone:
-                self._take_leases(await self._metadata.list_leases(), all_of_them=True)
+                self._take_leases(await self._metadata.list_leases())
 
     async def _listen(self, listening: asyncio.Event) -> None:
         while True:
@@ -314,7 +296,8 @@ class ClusterView:
     def _heard(self, change: Change) -> None:
         match change.kind:
             case ChangeKind.LEASES if not self._alone:
-                self._doubt.add([key for key in change.keys if key not in self._own] if change.keys else _ALL_SLOTS)
+                others = [key for key in change.keys if not self._leases.is_own(key)]
+                self._doubt.add(others if change.keys else _ALL_SLOTS)
             case ChangeKind.TOPICS:
                 self._doubt.add_name(change.name)
             case ChangeKind.ANY:
@@ -344,7 +327,7 @@ class ClusterView:
             await self.refresh()
             return
         async with self._looking:
-            names, keys = self._doubt.names, list({*self._doubt.keys, *self._leaving})
+            names, keys = self._doubt.names, list({*self._doubt.keys, *self._leases.leaving()})
             self._doubt.clear()
             for name in names:
                 await self._look_at_topic(name)
@@ -384,30 +367,8 @@ class ClusterView:
             if topic.topic_id in self._ids or topic.topic_id not in before:
                 self.learned(topic)
 
-    def _take_leases(
-        self, leases: Sequence[Lease], *, asked: Sequence[LeaseKey] = (), all_of_them: bool = False
-    ) -> None:
-        """What this agent itself holds is never taken from here: the owner knows it better, and sooner."""
-        found = {
-            lease.key: (lease.agent_id, lease.epoch)
-            for lease in leases
-            if not lease.expired and lease.agent_id != self._agent_id and lease.key not in self._own
-        }
-        still_mine = {
-            lease.key
-            for lease in leases
-            if lease.agent_id == self._agent_id and not lease.expired and lease.epoch == self._leaving.get(lease.key)
-        }
-        looked_at: Iterable[LeaseKey] = {*self._others, *self._leaving, *found} if all_of_them else asked
-        for key in looked_at:
-            before, now = self._others.get(key), found.get(key)
-            moved = key not in still_mine and self._leaving.pop(key) is not None
-            if before == now and not moved:
-                continue
-            if now is None:
-                self._others.pop(key)
-            else:
-                self._others.put(key, now)
+    def _take_leases(self, leases: Sequence[Lease], *, asked: Sequence[LeaseKey] | None = None) -> None:
+        for key in self._leases.take(leases, asked=asked):
             self._bump_key(key)
 
     def _bump_key(self, key: LeaseKey) -> None:
