@@ -7,26 +7,19 @@ from __future__ import annotations
 
 from streamhouse.core.errors import InvalidRequest
 from streamhouse.gateway.kafka.api import Call, Fields, cold_api
-from streamhouse.gateway.kafka.handlers.config_resources import ResourceType, alter_each, unsupported
+from streamhouse.gateway.kafka.handlers.config_resources import alter_each
 from streamhouse.gateway.kafka.handlers.refusals import repeated
 from streamhouse.gateway.kafka.wire.message import Message
 
 
 @cold_api(33, (0, 2))
 async def alter_configs(call: Call, request: Message) -> Fields:
-    async def alter(resource: Message) -> None:
-        configs, name = call.broker.configs, resource.resource_name
-        match resource.resource_type:
-            case ResourceType.TOPIC:
-                await configs.replace_topic(name, _values(resource), validate_only=request.validate_only)
-            case ResourceType.BROKER:
-                configs.refuse_broker_change(name)
-            case ResourceType.GROUP:
-                configs.refuse_group_change()
-            case _:
-                raise unsupported(resource.resource_type)
+    async def replace(topic: Message) -> None:
+        await call.broker.configs.replace_topic(
+            topic.resource_name, _values(topic), validate_only=request.validate_only
+        )
 
-    return await alter_each(request, alter)
+    return await alter_each(call, request, replace)
 
 
 def _values(resource: Message) -> dict[str, str]:

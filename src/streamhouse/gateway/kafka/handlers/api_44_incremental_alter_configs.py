@@ -8,26 +8,17 @@ from __future__ import annotations
 from streamhouse.broker.configs import Change, ConfigChange
 from streamhouse.core.errors import InvalidRequest
 from streamhouse.gateway.kafka.api import Call, Fields, cold_api
-from streamhouse.gateway.kafka.handlers.config_resources import ResourceType, alter_each, unsupported
+from streamhouse.gateway.kafka.handlers.config_resources import alter_each
 from streamhouse.gateway.kafka.wire.message import Message
 
 
 @cold_api(44, (0, 1))
 async def incremental_alter_configs(call: Call, request: Message) -> Fields:
-    async def alter(resource: Message) -> None:
-        configs, name = call.broker.configs, resource.resource_name
-        match resource.resource_type:
-            case ResourceType.TOPIC:
-                changes = [_change(config) for config in resource.configs]
-                await configs.alter_topic(name, changes, validate_only=request.validate_only)
-            case ResourceType.BROKER:
-                configs.refuse_broker_change(name)
-            case ResourceType.GROUP:
-                configs.refuse_group_change()
-            case _:
-                raise unsupported(resource.resource_type)
+    async def alter(topic: Message) -> None:
+        changes = [_change(config) for config in topic.configs]
+        await call.broker.configs.alter_topic(topic.resource_name, changes, validate_only=request.validate_only)
 
-    return await alter_each(request, alter)
+    return await alter_each(call, request, alter)
 
 
 def _change(config: Message) -> ConfigChange:

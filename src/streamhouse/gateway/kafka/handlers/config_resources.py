@@ -1,4 +1,4 @@
-"""What the three config APIs (32, 33, 44) share: kinds of resources, and how an answer names one."""
+"""What the three config APIs (32, 33, 44) share: kinds of resources, who may be changed, how an answer names one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from enum import IntEnum
 
 from streamhouse.core.errors import InvalidRequest
-from streamhouse.gateway.kafka.api import Fields
+from streamhouse.gateway.kafka.api import Call, Fields
 from streamhouse.gateway.kafka.codes import ErrorCode
 from streamhouse.gateway.kafka.handlers.refusals import FINE, attempt, refusal, repeated
 from streamhouse.gateway.kafka.wire.message import Message
@@ -28,8 +28,23 @@ def unsupported(resource_type: int) -> InvalidRequest:
     return InvalidRequest(f"there are no configs of kind {name}", hint="topics, brokers and groups have configs")
 
 
-async def alter_each(request: Message, alter: Callable[[Message], Awaitable[None]]) -> Fields:
-    """One response for every resource; one that is named twice is not touched."""
+async def alter_each(call: Call, request: Message, alter_topic: Callable[[Message], Awaitable[None]]) -> Fields:
+    """One response for every resource; one that is named twice is not touched.
+
+    Brokers and groups are refused: their settings are given when a process starts.
+    """
+
+    async def alter(resource: Message) -> None:
+        match resource.resource_type:
+            case ResourceType.TOPIC:
+                await alter_topic(resource)
+            case ResourceType.BROKER:
+                call.broker.configs.refuse_broker_change(resource.resource_name)
+            case ResourceType.GROUP:
+                call.broker.configs.refuse_group_change()
+            case _:
+                raise unsupported(resource.resource_type)
+
     twice = repeated((resource.resource_type, resource.resource_name) for resource in request.resources)
     responses: list[Fields] = []
     for resource in request.resources:
