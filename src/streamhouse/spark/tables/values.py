@@ -35,15 +35,15 @@ class Decoder(Protocol):
     def decode(self, values: Sequence[bytes | None]) -> Decoded: ...
 
 
-class GivenJson:
-    """Columns are given; fields that have none are left out."""
+class _GivenColumns:
+    """What the decoders of a given schema share: objects into its columns, as far as they fit."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
-        self._coerce = _struct_of(schema)
+        self._coerce = {field.name: coercion_to(field.type) for field in schema}
 
-    def decode(self, values: Sequence[bytes | None]) -> Decoded:
-        rows, objects, bad = _objects(values)
+    def fill(self, rows: list[int], objects: list[dict[str, Any]], bad: list[tuple[int, str]]) -> Decoded:
+        """``rows``: which of the values the objects were. ``bad``: those that were none; what does not fit follows."""
         kept: list[int] = []
         found: dict[str, list[Any]] = {name: [] for name in self._schema.names}
         for row, each in zip(rows, objects, strict=True):
@@ -57,6 +57,17 @@ class GivenJson:
                 column.append(cell)
         columns = {field.name: pa.array(found[field.name], field.type) for field in self._schema}
         return Decoded(rows=kept, columns=columns, bad=bad)
+
+
+class GivenJson:
+    """Columns are given; fields that have none are left out."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._columns = _GivenColumns(schema)
+
+    def decode(self, values: Sequence[bytes | None]) -> Decoded:
+        rows, objects, bad = _objects(values)
+        return self._columns.fill(rows, objects, bad)
 
 
 class InferredJson:
@@ -125,26 +136,21 @@ class Avro:
         from fastavro.schema import parse_schema
 
         self._avro = parse_schema(dict(schema))
-        self._schema = avro_columns(schema)
-        self._coerce = _struct_of(self._schema)
+        self._columns = _GivenColumns(avro_columns(schema))
         self._confluent = confluent
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
-        kept: list[int] = []
+        rows: list[int] = []
+        records: list[dict[str, Any]] = []
         bad: list[tuple[int, str]] = []
-        found: dict[str, list[Any]] = {name: [] for name in self._schema.names}
         for row, value in enumerate(values):
             try:
-                each = {} if value is None else self._record(value)
-                cells = [_cell(coerce, each.get(name), name) for name, coerce in self._coerce.items()]
+                records.append({} if value is None else self._record(value))
             except ValueError as error:
                 bad.append((row, str(error)))
                 continue
-            kept.append(row)
-            for column, cell in zip(found.values(), cells, strict=True):
-                column.append(cell)
-        columns = {field.name: pa.array(found[field.name], field.type) for field in self._schema}
-        return Decoded(rows=kept, columns=columns, bad=bad)
+            rows.append(row)
+        return self._columns.fill(rows, records, bad)
 
     def _record(self, value: bytes) -> dict[str, Any]:
         from fastavro import schemaless_reader
@@ -213,10 +219,6 @@ def _avro_type(kind: Any) -> pa.DataType:
     if inner == "record":
         return pa.struct([(field["name"], _avro_type(field["type"])) for field in kind["fields"]])
     return _avro_type(inner)
-
-
-def _struct_of(schema: pa.Schema) -> dict[str, Coerce]:
-    return {field.name: coercion_to(field.type) for field in schema}
 
 
 def _cell(coerce: Coerce, value: Any, name: str) -> Any:
