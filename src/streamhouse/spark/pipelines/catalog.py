@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from streamhouse.core.errors import CorruptDocument, DefinitionChanged, DefinitionNotFound, InvalidSetting
@@ -21,6 +21,8 @@ from streamhouse.spark.pipelines.parsing import load_pipeline
 from streamhouse.spark.pipelines.spec import PipelineSpec
 
 LOG: Final = logging.getLogger("streamhouse.pipelines")
+
+T = TypeVar("T")
 
 KIND: Final = "pipeline"
 PROGRESS_KIND: Final = "pipeline-progress"
@@ -78,14 +80,7 @@ class Catalog:
         return None if found is None else _stored(found)
 
     async def list(self) -> list[StoredPipeline]:
-        """All that can be read: one that a newer version has written must not hold up the others."""
-        found: list[StoredPipeline] = []
-        for definition in await self._metadata.list_definitions(KIND):
-            try:
-                found.append(_stored(definition))
-            except CorruptDocument as error:
-                LOG.warning("%s", error)
-        return found
+        return await readable(self._metadata, KIND, _stored)
 
     async def replace(
         self, stored: StoredPipeline, spec: PipelineSpec, *, wanted: WantedState | None = None, reset: bool = False
@@ -124,6 +119,17 @@ class Catalog:
         own = stored.definition_id
         await self._metadata.delete_definition(PROGRESS_KIND, own.hex, definition_id=own)
         await self._metadata.delete_definition(KIND, name, definition_id=own)
+
+
+async def readable(metadata: MetadataStore, kind: str, read: Callable[[Definition], T]) -> list[T]:
+    """All definitions that can be read: one that a newer version has written must not hold up the others."""
+    found: list[T] = []
+    for definition in await metadata.list_definitions(kind):
+        try:
+            found.append(read(definition))
+        except CorruptDocument as error:
+            LOG.warning("%s", error)
+    return found
 
 
 def _document(spec: PipelineSpec, generation: int) -> str:

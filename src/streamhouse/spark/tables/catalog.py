@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
@@ -11,7 +10,6 @@ from typing import Final
 from uuid import UUID
 
 from streamhouse.core.errors import (
-    CorruptDocument,
     DefinitionChanged,
     DefinitionNotFound,
     InvalidSetting,
@@ -20,9 +18,8 @@ from streamhouse.core.errors import (
 from streamhouse.core.ids import TopicId, check_topic_name
 from streamhouse.core.randomness import Randomness
 from streamhouse.metadata.contract import Definition, MetadataStore, NewTopic, Topic, WantedState
+from streamhouse.spark.pipelines.catalog import readable
 from streamhouse.spark.tables.spec import TableSpec, read_spec
-
-LOG: Final = logging.getLogger("streamhouse.pipelines")
 
 KIND: Final = "table"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -80,14 +77,7 @@ class Tables:
         return _stored(found)
 
     async def list(self) -> list[StoredTable]:
-        """All that can be read: one that a newer version has written must not hold up the others."""
-        found: list[StoredTable] = []
-        for definition in await self._metadata.list_definitions(KIND):
-            try:
-                found.append(_stored(definition))
-            except CorruptDocument as error:
-                LOG.warning("%s", error)
-        return found
+        return await readable(self._metadata, KIND, _stored)
 
     async def want(self, name: str, wanted: WantedState, *, reset: bool = False) -> StoredTable:
         """``reset``: what is in the table is to go, and to come again from the topic's beginning. Tried again when
