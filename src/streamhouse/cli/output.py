@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated
 
@@ -34,6 +34,28 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         _show_rich(columns, rows)
     else:
         emit(plain_table(columns, rows))
+
+
+def show_rows(columns: Sequence[str], rows: Sequence[Mapping[str, object]], output: Output) -> None:
+    """``columns``: those that a table has room for; JSON has them all."""
+    if output is Output.JSON:
+        show_json(rows)
+    else:
+        show_table(columns, [[_cell(row[column]) for column in columns] for row in rows])
+
+
+def show_facts(document: Mapping[str, object], output: Output) -> None:
+    """One thing, a line for all that is known of it."""
+    if output is Output.JSON:
+        show_json(document)
+    else:
+        show_table(["what", "value"], [[what, _cell(value)] for what, value in document.items()])
+
+
+def _cell(value: object) -> str:
+    if value is None or value == "":
+        return "-"
+    return json.dumps(value, indent=2, ensure_ascii=False) if isinstance(value, dict) else str(value)
 
 
 def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

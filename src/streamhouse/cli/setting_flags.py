@@ -55,6 +55,14 @@ def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+def add_group(app: typer.Typer, name: str, help: str, commands: Mapping[str, Callable[..., None]]) -> None:
+    """Commands under one word, each with its settings flags."""
+    group = typer.Typer(help=help, no_args_is_help=True)
+    for word, command in commands.items():
+        group.command(word)(takes_settings(command))
+    app.add_typer(group, name=name)
+
+
 def _config_parameter() -> inspect.Parameter:
     option = typer.Option(
         "--config", metavar="FILE", help="The TOML file; else $STREAMHOUSE_CONFIG, else ./streamhouse.toml if there."

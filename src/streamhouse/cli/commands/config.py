@@ -7,15 +7,12 @@ import typer
 from streamhouse.cli.exit_codes import ExitCode
 from streamhouse.cli.manners import emit
 from streamhouse.cli.output import Output, OutputOption, show_json, show_table
-from streamhouse.cli.setting_flags import ChosenSettings, takes_settings
+from streamhouse.cli.setting_flags import ChosenSettings, add_group
 from streamhouse.core.settings import Resolution, effective
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Show and check the settings.", no_args_is_help=True)
-    group.command("show")(takes_settings(show))
-    group.command("check")(takes_settings(check))
-    app.add_typer(group, name="config")
+    add_group(app, "config", "Show and check the settings.", {"show": show, "check": check})
 
 
 def show(chosen: ChosenSettings, output: OutputOption = Output.TABLE) -> None:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamhouse.cli.commands import pipeline_run, pipeline_views
+from streamhouse.cli.commands.spark_runner import Checkpoints
 from streamhouse.cli.consent import YesOption, consent
 from streamhouse.cli.manners import emit, note
-from streamhouse.cli.output import Output, OutputOption, show_json, show_table
-from streamhouse.cli.setting_flags import ChosenSettings, takes_settings
+from streamhouse.cli.output import Output, OutputOption, show_facts, show_json, show_rows
+from streamhouse.cli.setting_flags import ChosenSettings, add_group
 from streamhouse.core.errors import InvalidSetting
 
 if TYPE_CHECKING:
@@ -24,17 +25,22 @@ Names = Annotated[list[str], typer.Argument(metavar="NAME…", help="Names of pi
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="SQL from topics into topics, tables and PostgreSQL.", no_args_is_help=True)
-    group.command("create")(takes_settings(create))
-    group.command("validate")(takes_settings(pipeline_run.validate))
-    group.command("start")(takes_settings(start))
-    group.command("stop")(takes_settings(stop))
-    group.command("list")(takes_settings(list_))
-    group.command("describe")(takes_settings(describe))
-    group.command("logs")(takes_settings(logs))
-    group.command("delete")(takes_settings(delete))
-    group.command("run")(takes_settings(pipeline_run.run))
-    app.add_typer(group, name="pipeline")
+    add_group(
+        app,
+        "pipeline",
+        "SQL from topics into topics, tables and PostgreSQL.",
+        {
+            "create": create,
+            "validate": pipeline_run.validate,
+            "start": start,
+            "stop": stop,
+            "list": list_,
+            "describe": describe,
+            "logs": logs,
+            "delete": delete,
+            "run": pipeline_run.run,
+        },
+    )
 
 
 def create(
@@ -135,21 +141,13 @@ def list_(chosen: ChosenSettings, output: OutputOption = Output.TABLE) -> None:
     """List all pipelines: what is wanted of each, and what it does."""
     pipelines = _pipelines(chosen)
     rows = [pipeline_views.summary(stored, pipelines.now_ms()) for stored in pipelines.list()]
-    if output is Output.JSON:
-        show_json(rows)
-    else:
-        columns = ["name", "wanted", "state", "batch", "rows_per_second", "lag", "target"]
-        show_table(columns, [[pipeline_views.cell(row[column]) for column in columns] for row in rows])
+    show_rows(["name", "wanted", "state", "batch", "rows_per_second", "lag", "target"], rows, output)
 
 
 def describe(chosen: ChosenSettings, name: Name, output: OutputOption = Output.TABLE) -> None:
     """Show a pipeline's definition and state; passwords are masked."""
     pipelines = _pipelines(chosen)
-    document = pipeline_views.description(pipelines.get(name), pipelines.now_ms())
-    if output is Output.JSON:
-        show_json(document)
-    else:
-        show_table(["what", "value"], [[what, pipeline_views.cell(value)] for what, value in document.items()])
+    show_facts(pipeline_views.description(pipelines.get(name), pipelines.now_ms()), output)
 
 
 def logs(
@@ -179,7 +177,7 @@ def logs(
 def delete(
     chosen: ChosenSettings,
     names: Names,
-    checkpoints: pipeline_run.Checkpoints = None,
+    checkpoints: Checkpoints = None,
     keep_progress: Annotated[
         bool, typer.Option("--keep-progress", help="Leave it in the target; for one that is out of reach.")
     ] = False,

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streamhouse.cli.commands.spark_runner import (
+    Checkpoints,
+    FastStart,
+    Master,
     RunProgress,
     begin_again,
     log_to_stderr,
@@ -30,17 +33,7 @@ if TYPE_CHECKING:
     from streamhouse.spark.pipelines.service import Pipelines
     from streamhouse.spark.pipelines.spec import PipelineSpec
 
-Master = Annotated[
-    str, typer.Option("--master", help="Where Spark runs: local[*], spark://host:7077 or sc://host:15002.")
-]
 Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark. Repeatable.")]
-Checkpoints = Annotated[
-    str | None,
-    typer.Option("--checkpoints", metavar="DIR", help="Where checkpoints lie; DATA_DIR/checkpoints if not given."),
-]
-FastStart = Annotated[
-    bool, typer.Option("--fast-start", help="Ready some seconds sooner, slower at heavy work; for trying out.")
-]
 
 
 def run(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
@@ -91,12 +90,6 @@ def events(stored: StoredPipeline, *, after: tuple[int, int]) -> list[ShownEvent
         if (at_ms, count) > after:
             found.append(ShownEvent(at=when(at_ms), what=event.what, place=(at_ms, count)))
     return found
-
-
-def cell(value: object) -> str:
-    if value is None or value == "":
-        return "-"
-    return json.dumps(value, indent=2, ensure_ascii=False) if isinstance(value, dict) else str(value)
 
 
 def when(at_ms: int) -> str:

@@ -1,4 +1,4 @@
-"""What `pipeline run` and `table run` share: signals, words, progress on a terminal, a new process when Spark dies."""
+"""What `pipeline run` and `table run` share: flags, signals, words, progress on a terminal, a new process for Spark."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -22,6 +22,17 @@ if TYPE_CHECKING:
 
     from streamhouse.spark.pipelines.applications import Application
     from streamhouse.spark.pipelines.runner import Shown
+
+Master = Annotated[
+    str, typer.Option("--master", help="Where Spark runs: local[*], spark://host:7077 or sc://host:15002.")
+]
+Checkpoints = Annotated[
+    str | None,
+    typer.Option("--checkpoints", metavar="DIR", help="Where checkpoints lie; DATA_DIR/checkpoints if not given."),
+]
+FastStart = Annotated[
+    bool, typer.Option("--fast-start", help="Ready some seconds sooner, slower at heavy work; for trying out.")
+]
 
 _LOGGER = "streamhouse.pipelines"
 _MAX_WAITING_LINES = 1_000

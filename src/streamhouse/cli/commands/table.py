@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamhouse.cli.commands import pipeline_views, table_run
+from streamhouse.cli.commands.spark_runner import Checkpoints
 from streamhouse.cli.consent import YesOption, consent
 from streamhouse.cli.manners import note, progress
-from streamhouse.cli.output import Output, OutputOption, show_json, show_table
-from streamhouse.cli.setting_flags import ChosenSettings, takes_settings
+from streamhouse.cli.output import Output, OutputOption, show_facts, show_rows
+from streamhouse.cli.setting_flags import ChosenSettings, add_group
 from streamhouse.core.errors import InvalidSetting
 
 if TYPE_CHECKING:
@@ -24,17 +25,22 @@ OfPipelines = Annotated[bool, typer.Option("--of-pipelines", help="The names are
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Topics as Parquet, Iceberg and Delta tables.", no_args_is_help=True)
-    group.command("create")(takes_settings(create))
-    group.command("list")(takes_settings(list_))
-    group.command("describe")(takes_settings(describe))
-    group.command("start")(takes_settings(start))
-    group.command("stop")(takes_settings(stop))
-    group.command("delete")(takes_settings(delete))
-    group.command("compact")(takes_settings(compact))
-    group.command("vacuum")(takes_settings(vacuum))
-    group.command("run")(takes_settings(table_run.run))
-    app.add_typer(group, name="table")
+    add_group(
+        app,
+        "table",
+        "Topics as Parquet, Iceberg and Delta tables.",
+        {
+            "create": create,
+            "list": list_,
+            "describe": describe,
+            "start": start,
+            "stop": stop,
+            "delete": delete,
+            "compact": compact,
+            "vacuum": vacuum,
+            "run": table_run.run,
+        },
+    )
 
 
 def create(
@@ -93,21 +99,14 @@ def list_(chosen: ChosenSettings, output: OutputOption = Output.TABLE) -> None:
     """List all tables: what is wanted of each, and what its runner says."""
     service = table_run.open_tables(chosen)
     rows = [_summary(stored, service.now_ms()) for stored in service.list()]
-    if output is Output.JSON:
-        show_json(rows)
-    else:
-        columns = ["name", "topic", "format", "wanted", "state", "batch", "rows_per_second", "lag", "location"]
-        show_table(columns, [[pipeline_views.cell(row[column]) for column in columns] for row in rows])
+    columns = ["name", "topic", "format", "wanted", "state", "batch", "rows_per_second", "lag", "location"]
+    show_rows(columns, rows, output)
 
 
 def describe(chosen: ChosenSettings, name: Name, output: OutputOption = Output.TABLE) -> None:
     """Show a table's definition, columns, size and how far it has come."""
     service = table_run.open_tables(chosen)
-    document = {**_summary(service.get(name), service.now_ms()), **service.facts(name)}
-    if output is Output.JSON:
-        show_json(document)
-    else:
-        show_table(["what", "value"], [[what, pipeline_views.cell(value)] for what, value in document.items()])
+    show_facts({**_summary(service.get(name), service.now_ms()), **service.facts(name)}, output)
 
 
 def start(
@@ -148,7 +147,7 @@ def delete(
     chosen: ChosenSettings,
     names: Names,
     data: Annotated[bool, typer.Option("--data", help="Its rows too; else they stay where they are.")] = False,
-    checkpoints: table_run.Checkpoints = None,
+    checkpoints: Checkpoints = None,
     yes: YesOption = False,
 ) -> None:
     """Delete stopped tables and their checkpoints."""
@@ -183,7 +182,7 @@ def compact(
         with progress(f"compacting {name}"):
             done = service.compact(name, target_bytes=parse_size(target_size), of_pipeline=of_pipelines)
         rows.append({"name": name, "files_before": done.files_before, "files_after": done.files_after})
-    _show(rows, output)
+    show_rows(list(rows[0]), rows, output)
 
 
 def vacuum(
@@ -222,19 +221,12 @@ def vacuum(
                 "versions": found.snapshots,
             }
         )
-    _show(rows, output)
+    show_rows(list(rows[0]), rows, output)
 
 
 def _would_go(found: Vacuumed) -> str:
     versions = f" and {found.snapshots} versions" if found.snapshots else ""
     return f"{len(found.files)} files ({found.size_bytes:,} bytes){versions} are to go"
-
-
-def _show(rows: list[dict[str, Any]], output: Output) -> None:
-    if output is Output.JSON:
-        show_json(rows)
-    else:
-        show_table(list(rows[0]), [[str(value) for value in row.values()] for row in rows])
 
 
 def _summary(stored: StoredTable, now_ms: int) -> dict[str, Any]:

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streamhouse.cli.commands.spark_runner import (
+    Checkpoints,
+    FastStart,
+    Master,
     RunProgress,
     begin_again,
     log_to_stderr,
@@ -21,24 +24,16 @@ from streamhouse.core.errors import ConfigError
 if TYPE_CHECKING:
     from streamhouse.spark.tables.service import TableService
 
-Checkpoints = Annotated[
-    str | None,
-    typer.Option("--checkpoints", metavar="DIR", help="Where checkpoints lie; DATA_DIR/checkpoints if not given."),
-]
 _EXTRAS = ("pyspark", "pyarrow", "pandas", "psycopg", "deltalake", "pyiceberg", "sqlalchemy", "fastavro")
 
 
 def run(
     chosen: ChosenSettings,
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME…]", help="Only these.")] = None,
-    master: Annotated[
-        str, typer.Option("--master", help="Where Spark runs: local[*], spark://host:7077 or sc://host:15002.")
-    ] = "local[*]",
+    master: Master = "local[*]",
     checkpoints: Checkpoints = None,
     once: Annotated[bool, typer.Option("--once", help="Read what there is, and end.")] = False,
-    fast_start: Annotated[
-        bool, typer.Option("--fast-start", help="Ready some seconds sooner, slower at heavy work; for trying out.")
-    ] = False,
+    fast_start: FastStart = False,
 ) -> None:
     """Keep wanted tables up to date: start, watch, start again after failures, go on where each table stands."""
     service = open_tables(chosen, checkpoints)
