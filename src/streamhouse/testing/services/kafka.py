@@ -17,8 +17,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from streamhouse.core.errors import ServiceFailed
 from streamhouse.core.randomness import SystemRandomness
@@ -33,7 +32,7 @@ from streamhouse.testing.services.process import (
     make_directory,
     wait_ready,
 )
-from streamhouse.testing.services.service import Service, start_afresh
+from streamhouse.testing.services.service import Service, Stoppable, start_afresh
 
 PORTS_PER_NODE: Final = 3  # clients, clients through a proxy, controllers
 _START_TIMEOUT_MS = 60_000
@@ -114,7 +113,7 @@ class KafkaService(Service):
         return False
 
 
-class KafkaCluster:
+class KafkaCluster(Stoppable):
     """Several nodes, one quorum. Every topic is replicated to all of them and needs all but one to be written."""
 
     def __init__(self, nodes: Sequence[KafkaService]) -> None:
@@ -125,14 +124,6 @@ class KafkaCluster:
     def stop(self) -> None:
         for node in self.nodes:
             node.stop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 def start_kafka(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -14,14 +15,12 @@ from streamhouse.testing.services.process import RunAs, ServerEnded, ServerProce
 _START_ATTEMPTS = 3  # another process may take a port between our look and the server's bind
 
 
-class Service:
-    """A running server; a context manager that stops it."""
+class Stoppable(ABC):
+    """Whatever runs; a context manager that stops it."""
 
-    process: ServerProcess
-
+    @abstractmethod
     def stop(self) -> None:
-        """Stop it and remove its directory. A second call does nothing."""
-        self.process.stop()
+        """Stop it and remove its directories. A second call does nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -30,6 +29,15 @@ class Service:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
+
+
+class Service(Stoppable):
+    """A running server."""
+
+    process: ServerProcess
+
+    def stop(self) -> None:
+        self.process.stop()
 
 
 S = TypeVar("S", bound=Service)

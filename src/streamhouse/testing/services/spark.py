@@ -15,8 +15,7 @@ import urllib.request
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from streamhouse.core.errors import ServiceMissing
 from streamhouse.testing.services.ports import LOOPBACK, free_ports
@@ -27,7 +26,7 @@ from streamhouse.testing.services.process import (
     make_directory,
     wait_ready,
 )
-from streamhouse.testing.services.service import Service, start_afresh
+from streamhouse.testing.services.service import Service, Stoppable, start_afresh
 
 _START_TIMEOUT_MS: Final = 90_000
 _START_ATTEMPTS: Final = 3
@@ -48,7 +47,7 @@ def find_spark() -> Path:
     return Path(found.origin).parent
 
 
-class SparkCluster:
+class SparkCluster(Stoppable):
     """A running master and its workers. Made by ``start_spark``."""
 
     def __init__(self, *, master_url: str, processes: list[SupervisedProcess], status_url: str) -> None:
@@ -71,14 +70,6 @@ class SparkCluster:
     def stop(self) -> None:
         for process in reversed(self._processes):
             process.stop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 def start_spark(
