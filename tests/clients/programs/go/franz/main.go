@@ -290,20 +290,7 @@ func resume(request *p.Request) (any, error) {
 		}
 		return nil, err
 	}
-	first, err := take(request.Args.First)
-	if err != nil {
-		return nil, err
-	}
-	between, err := committed()
-	if err != nil {
-		return nil, err
-	}
-	second, err := take(request.Args.Total - request.Args.First)
-	if err != nil {
-		return nil, err
-	}
-	after, err := committed()
-	return map[string]any{"first": first, "committed": between, "second": second, "committed_after": after}, err
+	return p.Resume(request, take, committed)
 }
 
 type soakProducer struct {

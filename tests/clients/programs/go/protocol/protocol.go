@@ -352,6 +352,26 @@ func Rebalance(request *Request, makeMember MakeMember) (any, error) {
 	return result, nil
 }
 
+// Resume is told by two consumers of a group, each of which reads some records, commits them and closes.
+func Resume(
+	request *Request, take func(count int) ([]int64, error), committed func() (any, error),
+) (any, error) {
+	first, err := take(request.Args.First)
+	if err != nil {
+		return nil, err
+	}
+	between, err := committed()
+	if err != nil {
+		return nil, err
+	}
+	second, err := take(request.Args.Total - request.Args.First)
+	if err != nil {
+		return nil, err
+	}
+	after, err := committed()
+	return map[string]any{"first": first, "committed": between, "second": second, "committed_after": after}, err
+}
+
 // SoakProducer sends without waiting; done is called once for each record.
 type SoakProducer interface {
 	Send(partition int32, value []byte, done func(error))

@@ -352,20 +352,7 @@ func resume(request *p.Request) (any, error) {
 		}
 		return found.GetBlock(request.Topic, 0).Offset, nil
 	}
-	first, err := take(request.Args.First)
-	if err != nil {
-		return nil, err
-	}
-	between, err := committed()
-	if err != nil {
-		return nil, err
-	}
-	second, err := take(request.Args.Total - request.Args.First)
-	if err != nil {
-		return nil, err
-	}
-	after, err := committed()
-	return map[string]any{"first": first, "committed": between, "second": second, "committed_after": after}, err
+	return p.Resume(request, take, committed)
 }
 
 type soakProducer struct {
