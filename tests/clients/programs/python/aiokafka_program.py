@@ -16,6 +16,7 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.errors import KafkaError, for_code
 from protocol import (
+    Owning,
     Request,
     Unsupported,
     headers_of,
@@ -139,19 +140,17 @@ async def _tail(request: Request) -> dict[str, Any]:
     return {"records": in_order(records)}
 
 
-class PollingMember(ConsumerRebalanceListener):  # type: ignore[misc]
+class PollingMember(Owning, ConsumerRebalanceListener):  # type: ignore[misc]
     def __init__(
         self, loop: Loop, request: Request, instance: str | None, on_record: Callable[[bytes | None], None]
     ) -> None:
+        super().__init__()
         args = request.args
         if args.get("protocol", "classic") != "classic":
             raise Unsupported("aiokafka has no KIP-848 groups")
         if args.get("assignor", "range") not in ASSIGNORS:
             raise Unsupported(f"aiokafka has no assignor {args['assignor']}")
         self._loop = loop
-        self._owned: set[int] = set()
-        self._lost: set[int] = set()
-        self._assignments = 0
         self._on_record = on_record
         self._consumer = loop.run(self._start(request, instance))
         self._polling = asyncio.run_coroutine_threadsafe(self._poll(), loop.loop)
@@ -186,15 +185,6 @@ class PollingMember(ConsumerRebalanceListener):  # type: ignore[misc]
             for batch in (await self._consumer.getmany(timeout_ms=100)).values():
                 for record in batch:
                     self._on_record(record.value)
-
-    def owned(self) -> set[int]:
-        return set(self._owned)
-
-    def lost(self) -> set[int]:
-        return set(self._lost)
-
-    def assignments(self) -> int:
-        return self._assignments
 
     def close(self) -> None:
         self._polling.cancel()
@@ -359,9 +349,7 @@ class Admin:
 
 
 def admin(request: Request) -> Any:
-    actions = Admin(Loop(), request)
-    names = [name for name in vars(Admin) if not name.startswith("_")]
-    return run_steps(request, {name: getattr(actions, name) for name in names}, _code)
+    return run_steps(request, Admin(Loop(), request), _code)
 
 
 def _member(request: Request) -> Callable[[str | None, Callable[[bytes | None], None]], PollingMember]:

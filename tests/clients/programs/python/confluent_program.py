@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from protocol import (
+    Owning,
     Request,
     headers_of,
     in_order,
@@ -149,8 +150,9 @@ def tail(request: Request) -> dict[str, Any]:
     return {"records": in_order(records)}
 
 
-class PollingMember:
+class PollingMember(Owning):
     def __init__(self, request: Request, instance: str | None, on_record: Callable[[bytes | None], None]) -> None:
+        super().__init__()
         args = request.args
         protocol = args.get("protocol", "classic")
         config: dict[str, Any] = {
@@ -170,9 +172,6 @@ class PollingMember:
         if instance:
             config["group.instance.id"] = instance
         self._consumer = Consumer(config)
-        self._owned: set[int] = set()
-        self._lost: set[int] = set()
-        self._assignments = 0
         self._closing = threading.Event()
         self._on_record = on_record
         self._consumer.subscribe(
@@ -209,15 +208,6 @@ class PollingMember:
             if message is not None and not message.error():
                 self._on_record(message.value())
         self._consumer.close()
-
-    def owned(self) -> set[int]:
-        return set(self._owned)
-
-    def lost(self) -> set[int]:
-        return set(self._lost)
-
-    def assignments(self) -> int:
-        return self._assignments
 
     def close(self) -> None:
         self._closing.set()
@@ -398,9 +388,7 @@ class Admin:
 
 
 def admin(request: Request) -> Any:
-    actions = Admin(request)
-    names = [name for name in vars(Admin) if not name.startswith("_")]
-    return run_steps(request, {name: getattr(actions, name) for name in names}, _code)
+    return run_steps(request, Admin(request), _code)
 
 
 def _member(request: Request) -> Callable[[str | None, Callable[[bytes | None], None]], PollingMember]:

@@ -15,6 +15,7 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.structs import OffsetAndMetadata
 from protocol import (
+    Owning,
     Request,
     Unsupported,
     headers_of,
@@ -134,8 +135,9 @@ def tail(request: Request) -> dict[str, Any]:
     return {"records": in_order(records)}
 
 
-class PollingMember(ConsumerRebalanceListener):  # type: ignore[misc]
+class PollingMember(Owning, ConsumerRebalanceListener):  # type: ignore[misc]
     def __init__(self, request: Request, instance: str | None, on_record: Callable[[bytes | None], None]) -> None:
+        super().__init__()
         args = request.args
         if args.get("protocol", "classic") != "classic":
             raise Unsupported("kafka-python has no KIP-848 groups")
@@ -150,9 +152,6 @@ class PollingMember(ConsumerRebalanceListener):  # type: ignore[misc]
             auto_offset_reset="earliest",
             auto_commit_interval_ms=500,
         )
-        self._owned: set[int] = set()
-        self._lost: set[int] = set()
-        self._assignments = 0
         self._closing = threading.Event()
         self._on_record = on_record
         self._consumer.subscribe([request.topic], listener=self)
@@ -175,15 +174,6 @@ class PollingMember(ConsumerRebalanceListener):  # type: ignore[misc]
                 for record in batch:
                     self._on_record(record.value)
         self._consumer.close()
-
-    def owned(self) -> set[int]:
-        return set(self._owned)
-
-    def lost(self) -> set[int]:
-        return set(self._lost)
-
-    def assignments(self) -> int:
-        return self._assignments
 
     def close(self) -> None:
         self._closing.set()
@@ -335,9 +325,7 @@ class Admin:
 
 
 def admin(request: Request) -> Any:
-    actions = Admin(request)
-    names = [name for name in vars(Admin) if not name.startswith("_")]
-    return run_steps(request, {name: getattr(actions, name) for name in names}, _code)
+    return run_steps(request, Admin(request), _code)
 
 
 def _member(request: Request) -> Callable[[str | None, Callable[[bytes | None], None]], PollingMember]:

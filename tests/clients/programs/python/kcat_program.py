@@ -312,9 +312,7 @@ class Admin:
 
 
 def admin(request: Request) -> Any:
-    actions = Admin(request)
-    names = [name for name in vars(Admin) if not name.startswith("_")]
-    return run_steps(request, {name: getattr(actions, name) for name in names}, lambda error: str(error)[:100])
+    return run_steps(request, Admin(request), lambda error: str(error)[:100])
 
 
 if __name__ == "__main__":

@@ -111,9 +111,9 @@ def in_order(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(records, key=lambda record: (record["topic"], record["partition"], record["offset"]))
 
 
-def run_steps(
-    request: Request, steps: dict[str, Callable[[dict[str, Any]], Any]], code: Callable[[Exception], Any]
-) -> Any:
+def run_steps(request: Request, admin: object, code: Callable[[Exception], Any]) -> Any:
+    """Each public method of ``admin`` is a step that its client can do."""
+    steps = {name: getattr(admin, name) for name in vars(type(admin)) if not name.startswith("_")}
     results: list[dict[str, Any]] = []
     for step in request.args["steps"]:
         action = steps.get(step["do"])
@@ -142,6 +142,24 @@ class Member(Protocol):
     def assignments(self) -> int: ...
 
     def close(self) -> None: ...
+
+
+class Owning:
+    """What a member has and had, as its client's callbacks set it: most of a ``Member``."""
+
+    def __init__(self) -> None:
+        self._owned: set[int] = set()
+        self._lost: set[int] = set()
+        self._assignments = 0
+
+    def owned(self) -> set[int]:
+        return set(self._owned)
+
+    def lost(self) -> set[int]:
+        return set(self._lost)
+
+    def assignments(self) -> int:
+        return self._assignments
 
 
 MakeMember = Callable[[str | None, Callable[[bytes | None], None]], Member]
