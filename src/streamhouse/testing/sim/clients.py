@@ -11,6 +11,7 @@ from streamhouse.core.ids import PartitionKey
 from streamhouse.testing.sim.agent import SimAgent
 from streamhouse.testing.sim.dice import Dice
 from streamhouse.testing.sim.loop import Lane
+from streamhouse.testing.sim.network import settle
 from streamhouse.testing.sim.world import World
 
 T = TypeVar("T")
@@ -79,13 +80,4 @@ class Client:
 
     def _answer(self, reply: asyncio.Future[Any], answer: object, error: Exception | None) -> None:
         delay_s = self.dice.uniform(*_LATENCY_MS) / 1000
-        self.world.loop.world.call_later(delay_s, _settle, reply, answer, error)
-
-
-def _settle(reply: asyncio.Future[Any], answer: object, error: Exception | None) -> None:
-    if reply.done():
-        return
-    if error is not None:
-        reply.set_exception(error)
-    else:
-        reply.set_result(answer)
+        self.world.loop.world.call_later(delay_s, settle, reply, answer, error)

@@ -115,7 +115,7 @@ class Link:
             return
         delay_ms = self._dice.uniform(*self.weather.latency_ms)
         delay_ms += self._dice.uniform(self.weather.lag_ms / 4, self.weather.lag_ms)
-        self._loop.world.call_later(delay_ms / 1000, _settle, reply, answer, error)
+        self._loop.world.call_later(delay_ms / 1000, settle, reply, answer, error)
 
     def _fail_later(self, what: str, reply: asyncio.Future[Any]) -> None:
         """Silence until the time-out; now and then a refused connection at once."""
@@ -128,7 +128,8 @@ class Link:
             reply.set_exception(self._unavailable(f"{what}: no answer"))
 
 
-def _settle(reply: asyncio.Future[Any], answer: object, error: StreamHouseError | None) -> None:
+def settle(reply: asyncio.Future[Any], answer: object, error: Exception | None) -> None:
+    """Nobody may be there any more to hear the answer."""
     if reply.done():
         return
     if error is not None:
