@@ -10,10 +10,10 @@ import itertools
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from client_proxy import LossyProxy
 
@@ -43,6 +43,8 @@ _KAFKA_PROPERTIES: Final = {
     "group.consumer.min.heartbeat.interval.ms": "1000",
 }
 _SETTINGS: Final = {"group.consumer_heartbeat": "1s"}
+
+S = TypeVar("S", bound=Service)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,18 +79,26 @@ def apache_kafka() -> Iterator[Target]:
 @contextlib.contextmanager
 def apache_kafka_cluster() -> Iterator[Target]:
     with start_kafka_cluster(properties=_KAFKA_PROPERTIES) as cluster:
-        victims = itertools.cycle(cluster.nodes)
-        dead: list[KafkaService] = []
-
-        def kill_one() -> None:
-            dead.append(next(victims))
-            dead[-1].kill()
-
-        def heal() -> None:
-            while dead:
-                dead.pop().restart()
-
+        kill_one, heal = _kill_and_heal(cluster.nodes, KafkaService.kill, KafkaService.restart)
         yield Target(name=KAFKA, version=cluster.version, bootstrap=cluster.bootstrap, kill_one=kill_one, heal=heal)
+
+
+def _kill_and_heal(
+    nodes: Sequence[S], kill: Callable[[S], None], restart: Callable[[S], None]
+) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Kill one, the next at the next call; bring back all that were killed."""
+    victims = itertools.cycle(nodes)
+    dead: list[S] = []
+
+    def kill_one() -> None:
+        dead.append(next(victims))
+        kill(dead[-1])
+
+    def heal() -> None:
+        while dead:
+            restart(dead.pop())
+
+    return kill_one, heal
 
 
 class StreamHouseService(Service):
@@ -169,17 +179,7 @@ def streamhouse_fleet(agents: int = 3) -> Iterator[Target]:
             fleet.append(stack.enter_context(StreamHouseService("agent", own, (port,), f"{LOOPBACK}:{port}")))
         for service in fleet:
             service.wait(agents)
-        victims = itertools.cycle(fleet)
-        dead: list[StreamHouseService] = []
-
-        def kill_one() -> None:
-            dead.append(next(victims))
-            dead[-1].kill()
-
-        def heal() -> None:
-            while dead:
-                dead.pop().restart(agents)
-
+        kill_one, heal = _kill_and_heal(fleet, StreamHouseService.kill, lambda service: service.restart(agents))
         yield Target(
             name=STREAMHOUSE,
             version=streamhouse.__version__,
