@@ -103,5 +103,16 @@ class SparkGround:
         assert len(found) == len(expected)
         assert zlib.crc32(repr(found).encode()) == zlib.crc32(repr(expected).encode())
 
+    def check_replay(self, stored: StoredTable) -> None:
+        """The table equals its topic when filled first, and when its driver, killed after the commit, goes on."""
+        self.produce_json(0, 2_000)
+        self.produce_json(1, 50)
+        self.fill(stored)
+        self.check_equal(stored)
+        self.forget_last_commit(stored)
+        self.produce_json(1, 300)
+        self.fill(stored)
+        self.check_equal(stored)
+
     def dead_letters(self) -> list[Record]:
         return list(self.running.run(self.running.api.read("dead", 0, 0)))
