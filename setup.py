@@ -1,6 +1,6 @@
-"""Builds the compiled columns where Cython and a C compiler are found; everything else is in pyproject.toml.
+"""Builds the compiled parts where Cython and a C compiler are found; everything else is in pyproject.toml.
 
-An optional extension lets the build go on without a compiler: the pure-Python twin serves, slower.
+An optional extension lets the build go on without a compiler: their pure-Python twins serve, slower.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ else:
                 [str(WIRE / "_columns.pyx")],
                 depends=[str(part) for part in sorted(WIRE.glob("_columns_*.pxi"))],
                 extra_compile_args=["-O3"],
-            )
+            ),
+            Extension("streamhouse.log.wal._lane", ["src/streamhouse/log/wal/_lane.pyx"], extra_compile_args=["-O2"]),
         ],
     )
     for extension in extensions:

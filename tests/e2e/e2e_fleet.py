@@ -19,6 +19,7 @@ from e2e_clients import Connection, Ledger, Unanswered, Unreachable, Write
 from e2e_judge import StoredLog, read_logs
 from e2e_processes import AGENT_PROGRAM, STREAMHOUSE, Process, eventually
 from e2e_producers import Client, Producer, Watcher, produce_request
+from e2e_traps import PUMP_VARIABLE
 
 from streamhouse.app.stores import Stores, open_stores
 from streamhouse.core.clock import SystemClock
@@ -65,9 +66,9 @@ class Agent(Process):
             working_dir=directory / name,
         )
 
-    async def up(self, *, slow_disk_ms: int = 0) -> None:
+    async def up(self, *, slow_disk_ms: int = 0, compiled: bool = True) -> None:
         """Start it; returns when it can be asked."""
-        self.start()
+        self.start(**{} if compiled and not slow_disk_ms else {PUMP_VARIABLE: "thread"})
         await self.ready()
         if slow_disk_ms:
             await self.ask("slow_disk", ms=slow_disk_ms)

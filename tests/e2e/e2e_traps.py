@@ -4,6 +4,8 @@ A kill from outside hits any instant; a trap hits the narrow ones (between a com
 seams that the rooms offer each other are wrapped, so a trap never reaches into how a room does its work.
 
 The WAL's disk can be made slow: an acknowledgement that does not wait for it then has the time to reach its client.
+That, and the traps around a write, need the pump that is written in Python; the compiled one has no seam there, and is
+caught just before and just after.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, Final
 
+from streamhouse.log.wal import opening
 from streamhouse.log.wal.local_disk import LocalDisk, LocalFile
 from streamhouse.log.wal.wal import Wal
 from streamhouse.metadata.postgres.store import PostgresMetadata
@@ -24,6 +27,9 @@ from streamhouse.objectstore.retries import RetryingStore
 
 TRAP_VARIABLE: Final = "E2E_TRAP"
 """Armed from the first moment: "point:count:signal"."""
+
+PUMP_VARIABLE: Final = "E2E_PUMP"
+""""thread": without the compiled lane."""
 
 WRITE_POINTS: Final = (
     "append.after",  # queued for the WAL
@@ -46,6 +52,7 @@ RECOVERY_POINTS: Final = (
     "producers.after",  # in the middle of opening partitions
 )
 
+_NEXT_TO_IT: Final = {"write.before": "append.after", "write.after": "synced.before"}
 _MOST: Final = {"append": 40, "synced": 20, "write": 10, "rename": 1}
 
 
@@ -58,6 +65,7 @@ class Traps:
     def __init__(self) -> None:
         self.slow_disk_s = 0.0
         """What every write to the WAL takes longer."""
+        self._compiled = opening.has_lanes() and os.environ.get(PUMP_VARIABLE) != "thread"
         self._point = ""
         self._count = 0
         self._signal = signal.SIGKILL
@@ -65,6 +73,8 @@ class Traps:
     def arm(self, point: str, *, count: int, signal_name: str) -> None:
         if point not in WRITE_POINTS + RECOVERY_POINTS:
             raise ValueError(f"there is no point {point!r}")
+        if self._compiled:
+            point = _NEXT_TO_IT.get(point, point)
         self._point, self._count, self._signal = point, count, signal.Signals[signal_name]
 
     def reached(self, point: str) -> None:
@@ -76,6 +86,8 @@ class Traps:
             os.kill(os.getpid(), self._signal)
 
     def install(self) -> None:
+        if not self._compiled:
+            opening.has_lanes = lambda: False
         self._around(LocalFile, "pwritev", "write", slow=lambda: self.slow_disk_s)
         self._around(LocalDisk, "rename", "rename")
         self._around(Wal, "append", "append")

@@ -58,6 +58,10 @@ class Executioner:
         await agent.arm(way, count=some_count(way, self.rng), signal_name="SIGKILL")
         await self._dead(agent, way, patience_s=3.0)
 
+    async def raise_up(self, agent: Agent) -> None:
+        """On a disk that may be slow, by either way of writing."""
+        await agent.up(slow_disk_ms=self.rng.choice(SLOW_DISKS_MS), compiled=self.rng.random() < 0.6)
+
     async def _dead(self, agent: Agent, way: str, *, patience_s: float) -> None:
         try:
             assert await agent.exited(timeout_s=patience_s) == -9
@@ -93,7 +97,7 @@ async def test_r3_kill_9_of_a_single_node_loses_no_acknowledged_record_and_reuse
             await executioner.kill_running(node)
             if executioner.rng.random() < 0.2:
                 await executioner.kill_starting(node)
-            await node.up(slow_disk_ms=executioner.rng.choice(SLOW_DISKS_MS))
+            await executioner.raise_up(node)
         await stage.acknowledged_since(10)
         await stage.finish(clients)
         await stop_in_order([node])
@@ -124,7 +128,7 @@ async def test_r4_kill_9_in_a_fleet_loses_nothing_that_acks_all_acknowledged(
             await executioner.kill_running(victim)
             if number % 3:
                 await stage.all_led_by(agent for agent in agents if agent is not victim)
-            await victim.up(slow_disk_ms=executioner.rng.choice(SLOW_DISKS_MS))
+            await executioner.raise_up(victim)
             await stage.acknowledged_since(3)
         await stage.finish(clients)
         await stage.lead_alone_one_after_the_other(agents, before_stop=executioner.note)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from wal_fake_disk import FakeDisk
-from wal_harness import PUMPS, SMALL, Gate, a_wal, add, add_many, contents, opened
+from wal_harness import ON_REAL_FILES, PUMPS, SMALL, Gate, a_wal, add, add_many, contents, opened
 
 from streamhouse.core.errors import BackPressureRejected, InvalidRequest, LimitExceeded, WalFailed
 from streamhouse.core.limits import KIB
@@ -18,11 +18,19 @@ from streamhouse.log.wal import Disk, Pump, TaskPump, ThreadPump, WalOptions
 Place = Callable[[], tuple[Disk | Path, Pump]]
 
 
-@pytest.fixture(params=["thread and real files", "thread and fake disk", "task and fake disk", "task and real files"])
+@pytest.fixture(
+    params=[
+        "thread and real files",
+        "thread and fake disk",
+        "task and fake disk",
+        "task and real files",
+        "native and real files",
+    ]
+)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     pump, _, where = request.param.partition(" and ")
     disk: Disk | Path = tmp_path / "wal" if where == "real files" else FakeDisk()
-    return lambda: (disk, PUMPS[pump]())
+    return lambda: (disk, ON_REAL_FILES[pump]())
 
 
 async def test_lsns_count_up_from_one_and_are_synced(place: Place) -> None:

@@ -168,7 +168,7 @@ async def test_r11_a_report_that_comes_late_is_not_believed(kind: str, monkeypat
     wal.on_synced(heard.append)
     add(wal)
     callbacks["on_failed"](OSError(errno.EIO, "the other lane"))
-    callbacks["on_synced"](SyncReport(lsn=1, generation=1, sync_seconds=0.0))
+    callbacks["on_synced"](SyncReport(lsn=1, generation=1, sync_seconds=0.0, longest_sync_seconds=0.0))
     assert (heard, wal.synced_lsn) == ([], 0)
     await wal.close()
 

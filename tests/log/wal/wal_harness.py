@@ -14,11 +14,12 @@ from streamhouse.core.ids import TopicId
 from streamhouse.core.limits import KIB
 from streamhouse.core.randomness import SeededRandomness
 from streamhouse.formats.wal_frame_v1 import Frame
-from streamhouse.log.wal import Disk, Pump, Recovered, TaskPump, ThreadPump, Wal, WalOptions, open_wal
+from streamhouse.log.wal import Disk, NativePump, Pump, Recovered, TaskPump, ThreadPump, Wal, WalOptions, open_wal
 
 TOPIC = TopicId(UUID("0fe1d2c3-b4a5-4687-8978-6a5b4c3d2e1f"))
 SMALL = WalOptions(file_bytes=16 * KIB, max_bytes=512 * KIB, max_spare_files=3)
 PUMPS: dict[str, Callable[[], Pump]] = {"thread": ThreadPump, "task": TaskPump}
+ON_REAL_FILES: dict[str, Callable[[], Pump]] = {**PUMPS, "native": NativePump}
 
 
 async def opened(

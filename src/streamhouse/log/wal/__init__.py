@@ -10,6 +10,7 @@ wal.py         the WAL as the event loop sees it
 
 from streamhouse.log.wal.disk import Disk, Listed, WalFile
 from streamhouse.log.wal.local_disk import LocalDisk
+from streamhouse.log.wal.native_pump import NativePump
 from streamhouse.log.wal.opening import open_wal
 from streamhouse.log.wal.options import WalOptions
 from streamhouse.log.wal.pump import Pump
@@ -22,6 +23,7 @@ __all__ = [
     "Disk",
     "Listed",
     "LocalDisk",
+    "NativePump",
     "Pump",
     "Recovered",
     "TaskPump",

@@ -67,13 +67,18 @@ class WalFiles:
         self._disk.sync_directory()
         self.generation = new.generation
 
+    @property
+    def active(self) -> WalFile:
+        """The file that takes the next frame."""
+        assert self._active is not None, "a WAL opens its first file before its first frame"
+        return self._active
+
     def write(self, runs: Sequence[Run]) -> None:
         """Nothing of it counts before ``sync`` has returned."""
         for run in runs:
             if run.opens is not None:
                 self.open_new(run.opens)
-            assert self._active is not None, "a WAL opens its first file before its first frame"
-            self._active.pwritev(run.buffers, run.position)
+            self.active.pwritev(run.buffers, run.position)
 
     def sync(self) -> None:
         """In order, so that an earlier file is never less durable than a later one."""

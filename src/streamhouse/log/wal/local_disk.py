@@ -32,6 +32,9 @@ class LocalFile:
     def fdatasync(self) -> None:
         _fdatasync(self._fd)
 
+    def fileno(self) -> int:
+        return self._fd
+
     def close(self) -> None:
         os.close(self._fd)
 

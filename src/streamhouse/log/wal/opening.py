@@ -19,6 +19,7 @@ from streamhouse.log.wal.files import WalFiles
 from streamhouse.log.wal.identity import confirm_identity, load_or_make_identity
 from streamhouse.log.wal.local_disk import LocalDisk
 from streamhouse.log.wal.names import Directory, log_name, sort_listing
+from streamhouse.log.wal.native_pump import NativePump, has_lanes
 from streamhouse.log.wal.options import WalOptions
 from streamhouse.log.wal.pump import Pump
 from streamhouse.log.wal.recovery import Recovered, RecoveredLog, recover
@@ -43,13 +44,15 @@ async def open_wal(
     options: WalOptions,
     pump: Pump | None = None,
 ) -> tuple[Wal, Recovered]:
-    """A path means the local disk and a real thread; a simulator brings its own ``disk`` and a TaskPump.
+    """A path means the local disk and a real thread, compiled where possible; a simulator brings its own ``disk`` and a
+    TaskPump.
 
     Raises WalInUse, CorruptFrame (R12; also for missing or foreign files), UnsupportedVersion, or WalFailed when the
     disk itself does.
     """
     if isinstance(disk, Path):
         disk = LocalDisk(disk)
+        pump = pump or (NativePump() if has_lanes() else ThreadPump())
     pump = pump or ThreadPump()
     directory_disk: Disk = disk
     opened = await pump.call(lambda: _open_locked(directory_disk, clock, randomness, options))

@@ -24,10 +24,13 @@ class SyncReport:
     generation: int
     """Of the newest file whose header is."""
     sync_seconds: float
+    """Of all syncs that are reported at once."""
+    longest_sync_seconds: float
+    syncs: int = 1
 
 
 class Pump(Protocol):
-    """Reports come on the event loop, in order, one callback a sync. After a failure there are no more of them."""
+    """Reports come on the event loop, in order, of one sync or of several. After a failure there are none."""
 
     async def call(self, work: Callable[[], T]) -> T:
         """Run blocking work of opening and closing."""

@@ -99,7 +99,13 @@ class TaskPump:
         began = loop.time()
         await self._pause()
         self._files.sync()
-        report = SyncReport(lsn=runs[-1].last_lsn, generation=self._files.generation, sync_seconds=loop.time() - began)
+        seconds = loop.time() - began
+        report = SyncReport(
+            lsn=runs[-1].last_lsn,
+            generation=self._files.generation,
+            sync_seconds=seconds,
+            longest_sync_seconds=seconds,
+        )
         loop.call_soon(self._report, report)
 
     def _report(self, report: SyncReport) -> None:

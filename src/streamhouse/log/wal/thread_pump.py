@@ -87,15 +87,18 @@ class ThreadPump:
     def _write_until_stopped(self) -> None:
         try:
             while runs := self._wait_for_runs():
-                self._wait_for_spares(runs)
+                for run in runs:
+                    self._wait_for_spare(run.opens)
                 self._files.write(runs)
                 began = self._loop.time()
                 self._files.sync()
+                seconds = self._loop.time() - began
                 self._report(
                     SyncReport(
                         lsn=runs[-1].last_lsn,
                         generation=self._files.generation,
-                        sync_seconds=self._loop.time() - began,
+                        sync_seconds=seconds,
+                        longest_sync_seconds=seconds,
                     )
                 )
         except BaseException as error:
@@ -112,14 +115,12 @@ class ThreadPump:
                 self._changed.wait_for(lambda: self._stopping or self._failed, self._max_batch_age_seconds)
             return [] if self._failed else self._backlog.take()
 
-    def _wait_for_spares(self, runs: Sequence[Run]) -> None:
-        for run in runs:
-            new = run.opens
-            if new is not None and not self._files.is_ready(new):
-                with self._changed:
-                    self._changed.wait_for(lambda new=new: self._failed or self._files.is_ready(new))  # type: ignore[misc]
-                    if self._failed:
-                        raise _OtherLaneFailed
+    def _wait_for_spare(self, new: NewFile | None) -> None:
+        if new is not None and not self._files.is_ready(new):
+            with self._changed:
+                self._changed.wait_for(lambda: self._failed or self._files.is_ready(new))
+                if self._failed:
+                    raise OtherLaneFailedError
 
     def _tidy_until_stopped(self) -> None:
         try:
@@ -149,5 +150,5 @@ class ThreadPump:
             self._loop.call_soon_threadsafe(callback, argument)
 
 
-class _OtherLaneFailed(Exception):
+class OtherLaneFailedError(Exception):
     """Only ends the thread; the failure itself was reported where it happened."""

@@ -267,9 +267,9 @@ class Wal:
         if not self._health.ok:
             return
         self._state.synced(report.lsn, generation=report.generation)
-        self._syncs += 1
+        self._syncs += report.syncs
         self._sync_seconds_total += report.sync_seconds
-        self._sync_seconds_max = max(self._sync_seconds_max, report.sync_seconds)
+        self._sync_seconds_max = max(self._sync_seconds_max, report.longest_sync_seconds)
         for callback in self._on_synced:
             self._call(callback, report.lsn)
         while self._waiters and self._waiters[0][0] <= report.lsn:
