@@ -19,6 +19,7 @@ from streamhouse.broker.deadlines import Deadlines
 from streamhouse.cluster.lease_table import LeaseTable, Stage
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import (
+    BackPressureRejected,
     CorruptBatch,
     InvalidRecord,
     InvalidRequest,
@@ -28,6 +29,7 @@ from streamhouse.core.errors import (
     OffsetOutOfRange,
     PartitionNotFound,
     PolicyViolation,
+    StreamHouseError,
     TransactionsUnsupported,
 )
 from streamhouse.core.ids import PartitionKey, TopicId
@@ -108,9 +110,9 @@ class Writes:
         leadership = self._leases.get(key)
         return leadership is not None and leadership.stage in (Stage.WAITING, Stage.OPENING) and leadership.valid()
 
-    def must_wait(self, key: PartitionKey, size_bytes: int) -> bool:
-        """Whether what was just refused may well be taken in a moment."""
-        return self.is_changing(key) or self._log.is_full(size_bytes)
+    def may_soon_take(self, key: PartitionKey, refusal: StreamHouseError, size_bytes: int) -> bool:
+        """Whether what was just refused may well be taken in a moment. Room is no help where another agent leads."""
+        return self.is_changing(key) or (isinstance(refusal, BackPressureRejected) and self._log.is_full(size_bytes))
 
     async def wait_writable(self, key: PartitionKey, size_bytes: int, timeout_s: float) -> None:
         """Returns when there is room for a batch, and nothing is in its way, or when the time is up."""

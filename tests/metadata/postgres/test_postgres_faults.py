@@ -247,11 +247,13 @@ async def test_r20_a_process_suspended_in_a_transaction_holds_nobody_up(
         assert (await call).log_start_offset == 0
 
 
-async def test_r20_nothing_is_prepared_while_a_transaction_holds_locks(dsn: str, open_store: Opener) -> None:
+async def test_r20_nothing_is_prepared_while_a_transaction_holds_locks(
+    postgres_database: str, open_store: Opener
+) -> None:
     """The server takes a client that is suspended between preparing a statement and running it for busy, and leaves it
     its locks for as long as it sleeps."""
-    async with lossy_proxy(dsn) as proxy:
-        store = await open_store(proxy.dsn, max_connections=2)
+    async with lossy_proxy(postgres_database) as proxy:
+        store = await open_store(proxy.dsn, max_connections=2)  # which makes the schema
         await lease_transfers(store)
         assert proxy.syncs > 0
         assert proxy.prepared_in_transactions == []

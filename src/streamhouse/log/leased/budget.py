@@ -26,7 +26,8 @@ class WriteBudget:
         self.waiting_bytes = 0
         self.held_bytes = 0
         self.urge = urge
-        self._freed = asyncio.Event()
+        self._freed: asyncio.Event | None = None
+        """Made for those who wait."""
 
     @property
     def used_bytes(self) -> int:
@@ -38,6 +39,9 @@ class WriteBudget:
         self.urge()
         return False
 
+    def can_ever_take(self, size_bytes: int) -> bool:
+        return cost_bytes(size_bytes) <= self.max_bytes
+
     async def wait_for_room(self, size_bytes: int) -> None:
         """For what must get in: a single batch gets in in the end, whatever is held, or nothing would ever move."""
         while self.waiting_bytes and not self.has_room(size_bytes):
@@ -45,6 +49,8 @@ class WriteBudget:
 
     async def wait_freed(self) -> None:
         """Returns when there may be more room than now."""
+        if self._freed is None:
+            self._freed = asyncio.Event()
         await self._freed.wait()
 
     def take(self, size_bytes: int) -> None:
@@ -56,5 +62,6 @@ class WriteBudget:
 
     def look_again(self) -> None:
         """There may be room now, or a reason to give up waiting for it."""
-        self._freed.set()
-        self._freed = asyncio.Event()
+        if self._freed is not None:
+            self._freed.set()
+            self._freed = None

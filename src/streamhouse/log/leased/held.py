@@ -87,6 +87,7 @@ class HeldFrames:
         self.wal.settle([frame.lsn for frame in frames])
         for frame in frames:
             self.take_out(key, frame)
+        self.budget.look_again()
 
     def take_out(self, key: PartitionKey, frame: HeldFrame) -> None:
         """A leadership here looks after it from now on, or nobody needs to."""

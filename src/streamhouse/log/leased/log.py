@@ -122,6 +122,7 @@ class LeasedLog:
             wal_is_durable=self._wal_is_durable,
         )
         wal.on_synced(self._writing.synced)
+        wal.on_synced(lambda _: self._budget.look_again())  # a file of the WAL goes when the next one is durable
 
     @property
     def health(self) -> FlushHealth:
@@ -217,7 +218,7 @@ class LeasedLog:
     def is_full(self, size_bytes: int) -> bool:
         """Whether a batch of this size finds no room, in memory or in the WAL, until others are committed."""
         if not self._budget.has_room(size_bytes):
-            return True
+            return self._budget.can_ever_take(size_bytes)
         if self._wal.is_full(size_bytes):
             self._urge()
             return True

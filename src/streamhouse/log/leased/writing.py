@@ -167,6 +167,12 @@ class Writing:
     def _check_room(self, partition: PartitionLog, size_bytes: int) -> None:
         if not self._budget.has_room(size_bytes):
             budget = self._budget
+            if not budget.can_ever_take(size_bytes):
+                raise LimitExceeded(
+                    f"{partition}: a batch of {size_bytes} bytes; the memory for what waits to be committed"
+                    f" (memory.write_buffer_bytes) holds {budget.max_bytes} in all",
+                    hint="send smaller batches, or raise memory.write_buffer_bytes",
+                )
             held = f", {budget.held_bytes} more are held for a new leadership" if budget.held_bytes else ""
             health = self._health
             waits_for = health.store_problem or health.metadata_problem or "the flushes under way"

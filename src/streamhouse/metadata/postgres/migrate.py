@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from streamhouse.core.errors import MetadataError
 from streamhouse.core.randomness import Randomness
 from streamhouse.metadata.migrations import Migration, load_migrations, pending_migrations
-from streamhouse.metadata.postgres.session import Connection
+from streamhouse.metadata.postgres.session import Connection, Transactions
 
 MIGRATIONS: Final = load_migrations("streamhouse.metadata.postgres")
 
@@ -22,14 +22,17 @@ async def migrate(connection: Connection, *, where: str, randomness: Randomness)
         raise MetadataError(f"the server at {where} is {product[:80]}, not PostgreSQL")
     if not pending_migrations(MIGRATIONS, await _applied(connection, where), where=where):
         return
-    transaction = _transaction(connection)
-    async with transaction:
-        await connection.execute("SELECT pg_advisory_xact_lock($1, $2)", *_LOCK)
+
+    async def bring_up(connection: Connection) -> None:
+        # Without arguments where the statement cannot be prepared before: its table is made here.
+        await connection.execute(f"SELECT pg_advisory_xact_lock({_LOCK[0]}, {_LOCK[1]})")
         for migration in pending_migrations(MIGRATIONS, await _applied(connection, where), where=where):
             await _run(connection, migration)
         await connection.execute(
-            "INSERT INTO store_info (id, cluster_id) VALUES (1, $1) ON CONFLICT DO NOTHING", randomness.uuid()
+            f"INSERT INTO store_info (id, cluster_id) VALUES (1, '{randomness.uuid()}') ON CONFLICT DO NOTHING"
         )
+
+    await Transactions().run(connection, bring_up)
 
 
 async def _applied(connection: Connection, where: str) -> set[int]:
@@ -50,11 +53,6 @@ async def _applied(connection: Connection, where: str) -> set[int]:
 async def _run(connection: Connection, migration: Migration) -> None:
     await connection.execute(migration.sql)
     await connection.execute(
-        "INSERT INTO schema_migrations (version, name, applied_at) VALUES ($1, $2, sh_now_ms())",
-        migration.version,
-        migration.name,
+        f"INSERT INTO schema_migrations (version, name, applied_at)"
+        f" VALUES ({migration.version}, '{migration.name}', sh_now_ms())"
     )
-
-
-def _transaction(connection: Any) -> Any:
-    return connection.transaction()

@@ -349,15 +349,40 @@ async def test_a_producer_that_finds_no_room_for_long_is_told_why(
     kafka: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await kafka.topic()
-    monkeypatch.setattr(kafka.sh.agent.log._budget, "max_bytes", 1000)
+    budget = kafka.sh.agent.log._budget
+    monkeypatch.setattr(budget, "max_bytes", 4000)
     monkeypatch.setattr(api_00_produce, "_OPENING_WAIT_S", 0.05)
     monkeypatch.setattr(platform, "_ROOM_WAIT_S", 0.05)
+    budget.held_bytes += 3000  # nobody brings these out
     part = await kafka.produce(batch_of(bytes(2000)))
     assert (part.error_code, part.base_offset) == (19, -1)
-    assert "the limit is 1000" in part.error_message
-    with pytest.raises(BackPressureRejected, match="the limit is 1000"):
+    assert "the limit is 4000" in part.error_message
+    with pytest.raises(BackPressureRejected, match="the limit is 4000"):
         await kafka.sh.produce("t", bytes(2000), partition=0)
     assert (await kafka.produce(batch_of(b"fits"))).base_offset == 0
+
+
+async def test_a_batch_that_memory_can_never_hold_is_refused_for_good(
+    kafka: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await kafka.topic()
+    monkeypatch.setattr(kafka.sh.agent.log._budget, "max_bytes", 1000)
+    part = await kafka.produce(batch_of(bytes(2000)))
+    assert (part.error_code, part.base_offset) == (10, -1)
+    assert "memory.write_buffer_bytes" in part.error_message
+
+
+async def test_who_asks_the_wrong_agent_is_sent_away_at_once_however_full_this_one_is(
+    kafka: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (key,) = (await kafka.topic()).partition_keys()
+    kafka.sh.agent.log.drop_partition(key, "another agent leads")
+    kafka.view.elsewhere[key] = Leader(node=OTHER, epoch=9)
+    monkeypatch.setattr(kafka.sh.agent.log._budget, "held_bytes", 1 << 40)
+    waited: list[object] = []
+    monkeypatch.setattr(kafka.broker.writes, "wait_settled", lambda *args: waited.append(args))
+    assert (await kafka.produce(batch_of(b"v"))).error_code == 6
+    assert waited == []
 
 
 async def test_waiting_for_a_lease_ends_with_the_timeout(kafka: Ground) -> None:

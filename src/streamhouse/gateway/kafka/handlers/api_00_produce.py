@@ -98,7 +98,7 @@ def _append_all(call: Call, answer: ProduceAnswer, data: TopicData, opening: _Op
             try:
                 answer.append(key, b"" if records is None else records)
             except (NotLeader, BackPressureRejected) as error:
-                if call.broker.writes.must_wait(key, len(records or b"")):
+                if call.broker.writes.may_soon_take(key, error, len(records or b"")):
                     opening.append((answer.wait_for_opening(key), key, bytes(records or b"")))
                 else:
                     answer.fail(key, error)
