@@ -46,6 +46,11 @@ class Session(asyncpg.Connection):  # type: ignore[misc]  # asyncpg has no types
         await self._get_statement(query, None)
         self._prepared.add(query)
 
+    def _drop_local_statement_cache(self) -> None:
+        """asyncpg's, when a type or a table has changed under its statements."""
+        super()._drop_local_statement_cache()
+        self._prepared.clear()
+
 
 class Transactions:
     """Runs transactions, and remembers of each kind which statements it needs."""
