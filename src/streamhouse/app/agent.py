@@ -199,6 +199,7 @@ async def _assemble(around: Surroundings, parts: AsyncExitStack) -> Agent:
         clock=around.clock,
         randomness=around.randomness,
         options=WalOptions.of(settings.wal),
+        cluster_id=(await stores.metadata.cluster_info()).cluster_id,
     )
     parts.push_async_callback(wal.close)
     await stores.metadata.bind_durability(durability, wal.wal_id if durability is Durability.WAL else None)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from streamhouse.app.belonging import bind_object_store
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import InvalidSetting
 from streamhouse.core.randomness import Randomness
@@ -35,6 +36,11 @@ class Stores:
 @asynccontextmanager
 async def open_stores(settings: Settings, *, clock: Clock, randomness: Randomness) -> AsyncIterator[Stores]:
     """Metadata closes last: it is what a flush under way still needs."""
+    if scheme_of(settings.store.url) == "memory":
+        raise InvalidSetting(
+            "store.url is memory://, which forgets everything with its process; metadata and producers would not",
+            hint="leave store.url out to keep objects in data_dir, or name a bucket",
+        )
     _make_local_directories(settings)
     async with AsyncExitStack() as stack:
         metadata = await stack.enter_async_context(
@@ -56,6 +62,7 @@ async def open_stores(settings: Settings, *, clock: Clock, randomness: Randomnes
         if scheme_of(settings.store.url) in _REMOTE:
             # Wrong credentials or a server without create-only puts show here, before anything is written elsewhere.
             await check_store(bare, clock=clock, randomness=randomness)
+        await bind_object_store(metadata, objects, randomness=randomness)
         yield Stores(metadata=metadata, objects=objects, meter=meter)
 
 

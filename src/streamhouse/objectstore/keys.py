@@ -5,6 +5,7 @@
     topics/{topic_id}/{partition:05}/compacted/{base:20}-{end:20}-{created_ms:13}-{uuid}.strm     (S2.36)
     upload-staging/{created_ms:13}-{uuid}.part                                          an upload not yet published
     store-probe/{created_ms:13}-{uuid}                                                  a start-up check
+    cluster-id                                                                          whose object store this is
 
 * The UUID makes a key nobody else's; with create-only puts that is what lets a writer know its own object (R11).
 * ``created_ms`` is when the writer named the object; vacuum compares it with the horizon (R6). Blobs sort by it.
@@ -29,6 +30,7 @@ SHARED_BLOB_PREFIX: Final = "wal-shared/"
 TOPICS_PREFIX: Final = "topics/"
 STAGING_PREFIX: Final = "upload-staging/"
 PROBE_PREFIX: Final = "store-probe/"
+CLUSTER_ID_KEY: Final = "cluster-id"
 
 _MAX_CREATED_MS: Final = 10**13 - 1  # the year 2286
 _MAX_PARTITION: Final = 10**5 - 1

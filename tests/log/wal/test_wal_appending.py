@@ -6,14 +6,17 @@ import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from wal_fake_disk import FakeDisk
 from wal_harness import ON_REAL_FILES, PUMPS, SMALL, Gate, a_wal, add, add_many, contents, opened
 
-from streamhouse.core.errors import BackPressureRejected, InvalidRequest, LimitExceeded, WalFailed
+from streamhouse.core.clock import ManualClock
+from streamhouse.core.errors import BackPressureRejected, DurabilityMismatch, InvalidRequest, LimitExceeded, WalFailed
 from streamhouse.core.limits import KIB
-from streamhouse.log.wal import Disk, Pump, TaskPump, ThreadPump, WalOptions
+from streamhouse.core.randomness import SeededRandomness
+from streamhouse.log.wal import Disk, Pump, TaskPump, ThreadPump, Wal, WalOptions, open_wal
 
 Place = Callable[[], tuple[Disk | Path, Pump]]
 
@@ -266,3 +269,33 @@ async def test_appending_never_blocks_on_a_disk_that_hangs() -> None:
         assert (wal.synced_lsn, len(lsns), wal.health.ok) == (0, 100, True)
         gate.opened.set()
         await wal.wait_synced(lsns[-1])
+
+
+async def test_r2_a_wal_remembers_whose_records_it_holds(place: Place) -> None:
+    mine, theirs = UUID(int=1), UUID(int=2)
+
+    async def start(cluster_id: UUID) -> Wal:
+        disk, pump = place()
+        clock, randomness = ManualClock(), SeededRandomness(1)
+        wal, _ = await open_wal(
+            disk, clock=clock, randomness=randomness, options=SMALL, pump=pump, cluster_id=cluster_id
+        )
+        return wal
+
+    await (await start(theirs)).close()
+    wal = await start(mine)  # there was nothing in it but marks
+    await wal.wait_synced(add(wal, b"precious"))
+    await wal.close()
+    for _ in range(2):
+        with pytest.raises(DurabilityMismatch, match="holds records of cluster"):
+            await start(theirs)
+    await (await start(mine)).close()
+
+
+async def test_a_start_that_crashed_while_it_noted_the_cluster_is_finished(tmp_path: Path) -> None:
+    (tmp_path / "wal").mkdir()
+    (tmp_path / "wal" / "wal.cluster.new").write_bytes(b"half")
+    clock, randomness = ManualClock(), SeededRandomness(1)
+    wal, _ = await open_wal(tmp_path / "wal", clock=clock, randomness=randomness, options=SMALL, cluster_id=UUID(int=7))
+    await wal.close()
+    assert str(UUID(int=7)) in (tmp_path / "wal" / "wal.cluster").read_text()

@@ -3,21 +3,24 @@
     streamhouse wal 1\\n
     5f0c7a52-6a55-4c0e-9a57-8a4f2d1b7c11\\n
 
+wal.cluster beside it has the same form, and the id of the cluster whose records the frames are.
+
 A first start writes it as wal.id.new, makes the first log file, and gives it its name last. So wal.id with no log file
 beside it means that files were taken away, and is refused; a first start that crashed half-way is simply finished.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from streamhouse.core.errors import CorruptFrame, UnsupportedVersion
+from streamhouse.core.errors import CorruptFrame, DurabilityMismatch, UnsupportedVersion
 from streamhouse.core.limits import MAX_WAL_ID_FILE_BYTES
 from streamhouse.core.randomness import Randomness
 from streamhouse.log.wal.disk import Disk, Listed
-from streamhouse.log.wal.names import ID_FILE, UNCONFIRMED_ID_FILE, Directory
+from streamhouse.log.wal.names import CLUSTER_FILE, ID_FILE, UNCONFIRMED_ID_FILE, Directory, unfinished_name
 
 _TITLE: Final = "streamhouse wal "
 _VERSION: Final = "1"
@@ -53,8 +56,30 @@ def load_or_make_identity(disk: Disk, directory: Directory, randomness: Randomne
             hint=f"restore {ID_FILE}; to give up what the files hold, remove the directory as a whole",
         )
     wal_id = randomness.uuid()
-    _write(disk, wal_id)
+    _write(disk, UNCONFIRMED_ID_FILE, wal_id)
     return Identity(wal_id=wal_id, confirmed=False)
+
+
+def bind_to_cluster(disk: Disk, listing: Iterable[Listed], cluster_id: UUID, *, has_frames: bool) -> None:
+    """Raises DurabilityMismatch for frames of another cluster's records: a store that never heard of their topics would
+    take them for leftovers of deleted ones.
+    """
+    by_name = {listed.name: listed for listed in listing}
+    owner = _read(disk, by_name[CLUSTER_FILE]) if CLUSTER_FILE in by_name else None
+    if owner == cluster_id:
+        return
+    if owner is not None and has_frames:
+        raise DurabilityMismatch(
+            f"the write-ahead log in {disk.place} holds records of cluster {owner}, and the metadata store is that of"
+            f" cluster {cluster_id}",
+            hint="check metadata.url and wal.dir; to give up what the log holds, remove its directory as a whole",
+        )
+    name = unfinished_name(CLUSTER_FILE)
+    for leftover in {name, CLUSTER_FILE} & by_name.keys():  # a start that crashed; an empty log's former cluster
+        disk.remove(leftover)
+    _write(disk, name, cluster_id)
+    disk.rename(name, CLUSTER_FILE)
+    disk.sync_directory()
 
 
 def confirm_identity(disk: Disk) -> None:
@@ -63,10 +88,10 @@ def confirm_identity(disk: Disk) -> None:
     disk.sync_directory()
 
 
-def _write(disk: Disk, wal_id: UUID) -> None:
+def _write(disk: Disk, name: str, wal_id: UUID) -> None:
     text = f"{_TITLE}{_VERSION}\n{wal_id}\n".encode("ascii")
-    disk.create(UNCONFIRMED_ID_FILE, len(text))
-    file = disk.open(UNCONFIRMED_ID_FILE)
+    disk.create(name, len(text))
+    file = disk.open(name)
     try:
         file.pwritev([text], 0)
         file.fdatasync()

@@ -4,6 +4,7 @@
     00000000000000000007.wal       a file of the log, by generation; its header was durable before it got this name
     00000000000000000003.spare     an emptied or a fresh file; whatever it holds does not count
     ….wal.new, ….spare.new         being filled with zeros
+    wal.cluster                    whose records its frames are (identity.py)
     wal.lock                       held by the process that uses the directory
 
 A file that was emptied gets its next generation's header first and its name afterwards, so that a log file without an
@@ -22,6 +23,7 @@ from streamhouse.log.wal.disk import Listed
 
 ID_FILE: Final = "wal.id"
 UNCONFIRMED_ID_FILE: Final = "wal.id.new"
+CLUSTER_FILE: Final = "wal.cluster"
 
 _NUMBERED: Final = re.compile(r"([0-9]{20})\.(wal|spare)(\.new)?")
 

@@ -16,7 +16,7 @@ from streamhouse.core.randomness import Randomness
 from streamhouse.formats.wal_frame_v1 import FIRST_LSN
 from streamhouse.log.wal.disk import Disk
 from streamhouse.log.wal.files import WalFiles
-from streamhouse.log.wal.identity import confirm_identity, load_or_make_identity
+from streamhouse.log.wal.identity import bind_to_cluster, confirm_identity, load_or_make_identity
 from streamhouse.log.wal.local_disk import LocalDisk
 from streamhouse.log.wal.names import Directory, log_name, sort_listing
 from streamhouse.log.wal.native_pump import NativePump, has_lanes
@@ -43,19 +43,22 @@ async def open_wal(
     randomness: Randomness,
     options: WalOptions,
     pump: Pump | None = None,
+    cluster_id: UUID | None = None,
 ) -> tuple[Wal, Recovered]:
     """A path means the local disk and a real thread, compiled where possible; a simulator brings its own ``disk`` and a
     TaskPump.
 
-    Raises WalInUse, CorruptFrame (R12; also for missing or foreign files), UnsupportedVersion, or WalFailed when the
-    disk itself does.
+    ``cluster_id`` says whose records will be written; those in it must be the same cluster's.
+
+    Raises WalInUse, DurabilityMismatch, CorruptFrame (R12; also for missing or foreign files), UnsupportedVersion, or
+    WalFailed when the disk itself does.
     """
     if isinstance(disk, Path):
         disk = LocalDisk(disk)
         pump = pump or (NativePump() if has_lanes() else ThreadPump())
     pump = pump or ThreadPump()
     directory_disk: Disk = disk
-    opened = await pump.call(lambda: _open_locked(directory_disk, clock, randomness, options))
+    opened = await pump.call(lambda: _open_locked(directory_disk, clock, randomness, options, cluster_id))
     wal = Wal(
         disk=disk,
         wal_id=opened.wal_id,
@@ -69,11 +72,13 @@ async def open_wal(
     return wal, opened.recovered
 
 
-def _open_locked(disk: Disk, clock: Clock, randomness: Randomness, options: WalOptions) -> _Opened:
+def _open_locked(
+    disk: Disk, clock: Clock, randomness: Randomness, options: WalOptions, cluster_id: UUID | None
+) -> _Opened:
     try:
         disk.lock()
         try:
-            return _open(disk, clock, randomness, options)
+            return _open(disk, clock, randomness, options, cluster_id)
         except BaseException:
             disk.unlock()
             raise
@@ -81,10 +86,14 @@ def _open_locked(disk: Disk, clock: Clock, randomness: Randomness, options: WalO
         raise WalFailed(f"the write-ahead log in {disk.place} cannot be opened: {error}") from error
 
 
-def _open(disk: Disk, clock: Clock, randomness: Randomness, options: WalOptions) -> _Opened:
-    directory = sort_listing(disk.listing(), disk.place)
+def _open(disk: Disk, clock: Clock, randomness: Randomness, options: WalOptions, cluster_id: UUID | None) -> _Opened:
+    listing = disk.listing()
+    directory = sort_listing(listing, disk.place)
     identity = load_or_make_identity(disk, directory, randomness)
     log = recover(disk, directory.log_files, identity.wal_id)
+    if cluster_id is not None:
+        has_frames = any(file.frame_count for file in log.files)
+        bind_to_cluster(disk, listing, cluster_id, has_frames=has_frames)
     spares = _clean_up(disk, directory, options)
     state = _state(log, spares, directory, options)
     files = WalFiles(disk, wal_id=identity.wal_id, clock=clock, ready_spares=spares)
