@@ -174,7 +174,6 @@ class TestSingleNode:
         [
             {"metadata.url": "postgresql://host/db"},
             {"store.url": "s3://bucket"},
-            {"store.url": "memory://"},
             {"store.url": "file:///elsewhere"},
             {"wal.dir": "/elsewhere"},
             {"durability": "object"},

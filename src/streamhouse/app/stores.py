@@ -36,11 +36,6 @@ class Stores:
 @asynccontextmanager
 async def open_stores(settings: Settings, *, clock: Clock, randomness: Randomness) -> AsyncIterator[Stores]:
     """Metadata closes last: it is what a flush under way still needs."""
-    if scheme_of(settings.store.url) == "memory":
-        raise InvalidSetting(
-            "store.url is memory://, which forgets everything with its process; metadata and producers would not",
-            hint="leave store.url out to keep objects in data_dir, or name a bucket",
-        )
     _make_local_directories(settings)
     async with AsyncExitStack() as stack:
         metadata = await stack.enter_async_context(

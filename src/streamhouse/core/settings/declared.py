@@ -79,7 +79,7 @@ class StoreSettings:
 
     url: str = url(
         "file://{data_dir}/objects",
-        schemes=("file", "memory", "s3", "gs", "az"),
+        schemes=("file", "s3", "gs", "az"),
         example="s3://bucket/prefix",
         doc="The object store: a local directory, a bucket, or memory for tests.",
         why="one process needs no external service (S1.1)",
