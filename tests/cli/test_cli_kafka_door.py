@@ -122,5 +122,5 @@ def test_the_documents_say_what_dev_prints(page: str) -> None:
     snippet = re.search(r"<<'PY'\n(.*)^PY$", printed, re.MULTILINE | re.DOTALL)
     assert snippet is not None
     for fence in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
-        if "confluent_kafka" in fence:
+        if "confluent_kafka" in fence and "\ndef test_" not in fence:  # the plugin's tests run those
             assert fence == snippet[1]

@@ -1,12 +1,12 @@
 """The pytest plugin: a running platform for a test, in its own process, gone with the test.
 
-    def test_orders(streamhouse):                       # plain tests
-        streamhouse.run(streamhouse.api.create_topic("orders", 3))
-        streamhouse.run(streamhouse.api.produce("orders", b"hello"))
+    def test_orders(streamhouse):                       # plain tests: every call of StreamHouse, answered at once
+        streamhouse.create_topic("orders", 3)
+        sent = streamhouse.produce("orders", b"hello")
 
-    async def test_orders(streamhouse_options):         # async tests, on their own loop
-        async with StreamHouse.open(**streamhouse_options) as sh:
-            ...
+    async def test_orders(streamhouse):                 # async tests: the same calls, awaited
+        await streamhouse.create_topic("orders", 3)
+        sent = await streamhouse.produce("orders", b"hello")
 
 It is the real thing (agent, WAL, SQLite, objects in a directory), so what works in the test works outside. Loaded by
 pytest itself when StreamHouse is installed; imports nothing heavy until a fixture is used.
@@ -15,8 +15,10 @@ pytest itself when StreamHouse is installed; imports nothing heavy until a fixtu
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import threading
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -33,15 +35,46 @@ _TIMEOUT_S: Final = 60.0
 
 
 class RunningStreamHouse:
-    """A platform on an event loop of its own, in a thread of its own."""
+    """A platform on an event loop of its own, in a thread of its own.
+
+    Has everything that ``StreamHouse`` has. Its calls return their result in plain code, and are awaited where an
+    event loop runs: there they must not block, and cannot be awaited directly because they belong to another loop.
+    """
 
     def __init__(self, api: StreamHouse, loop: asyncio.AbstractEventLoop) -> None:
         self.api = api
+        """The platform itself, for ``run``."""
         self._loop = loop
 
     def run(self, call: Coroutine[Any, Any, T], *, timeout_s: float = _TIMEOUT_S) -> T:
-        """Await ``call`` over there; its result, or its error, here."""
+        """Await ``call`` over there; its result, or its error, here. For calls of your own that use ``api``."""
         return asyncio.run_coroutine_threadsafe(call, self._loop).result(timeout_s)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "api":  # api: a copy that is not made yet has none
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        found = getattr(self.api, name)
+        return functools.wraps(found)(self._from_here(found)) if inspect.iscoroutinefunction(found) else found
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *(name for name in dir(self.api) if not name.startswith("_"))})
+
+    def _from_here(self, method: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                asyncio.get_running_loop()
+            except RuntimeError:
+                return self.run(method(*args, **kwargs))
+            return self._awaited(method, args, kwargs)
+
+        return call
+
+    async def _awaited(
+        self, method: Callable[..., Coroutine[Any, Any, T]], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> T:
+        over_there = asyncio.run_coroutine_threadsafe(method(*args, **kwargs), self._loop)
+        async with asyncio.timeout(_TIMEOUT_S):
+            return await asyncio.wrap_future(over_there)
 
 
 @pytest.fixture
@@ -75,6 +108,6 @@ def running(options: Mapping[str, Any]) -> Iterator[RunningStreamHouse]:
 @pytest.fixture
 def streamhouse(streamhouse_options: dict[str, Any]) -> Iterator[RunningStreamHouse]:
     """A running platform. Override ``streamhouse_options`` to run it on other settings: with ``kafka_enabled`` and
-    ``kafka_listen="127.0.0.1:0"``, Kafka clients connect to ``streamhouse.api.kafka_addresses``."""
+    ``kafka_listen="127.0.0.1:0"``, Kafka clients connect to ``streamhouse.kafka_addresses``."""
     with running(streamhouse_options) as platform:
         yield platform
