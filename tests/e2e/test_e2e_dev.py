@@ -90,14 +90,17 @@ async def test_dev_killed_and_started_again_replays_what_was_acknowledged(tmp_pa
         command = dev(stage)
         command.start()
         await runs(command)
-        assert "write-ahead log: 20 batches replayed\n" in command.output()
+        assert re.search(
+            r"^write-ahead log recovered: 20 batches \(\w+\) in 1 file, 20 replayed$", command.output(), re.M
+        )
         assert await command.stopped_by(signal.SIGTERM) == 0
         assert command.output().endswith("stopped: everything acknowledged is in the log\n")
         assert (await stage.logs())[key].values == tuple(values)
 
         command.start()
         await runs(command)
-        assert "write-ahead log: no batches replayed\n" in command.output()
+        assert "write-ahead log recovered: " in command.output()
+        assert "replayed" not in command.output().replace("none replayed", "")
         assert await command.stopped_by(signal.SIGINT) == 0
         assert await stage.high_watermark(key) == 20
         assert await unsettled_records(stage) == 0

@@ -19,6 +19,7 @@ from typing import Final
 from streamhouse.app.adoptions import Adoptions
 from streamhouse.app.kafka import BrokerParts, KafkaDoor, make_broker, make_groups, make_view
 from streamhouse.app.ownership import LogOwner
+from streamhouse.app.recovery import recovery_line
 from streamhouse.app.requests import FlushRequests
 from streamhouse.app.stores import Stores
 from streamhouse.app.topics import TopicWatch
@@ -91,7 +92,9 @@ class Agent:
         member: Member,
         stop_timeout_s: float,
         wal_dir: Path,
+        leads_all: bool,
     ) -> None:
+        """``leads_all``: a single node, which leads everything and has brought everything back when it has started."""
         self.wal = wal
         self.log = log
         self.reader = reader
@@ -103,6 +106,7 @@ class Agent:
         self._recovered = recovered
         self._stop_timeout_s = stop_timeout_s
         self._wal_dir = wal_dir
+        self._leads_all = leads_all
         self._parts = AsyncExitStack()
 
     @classmethod
@@ -169,10 +173,10 @@ class Agent:
             await self._parts.aclose()  # also when somebody cuts the graceful part short
 
     def recovery(self) -> str:
-        """What the WAL gave back so far, in one line for people; on a single node all of it is back after the start."""
-        replayed = self.log.stats.replayed_batches
-        torn = f", a torn end of {self._recovered.torn_bytes} bytes cut off" if self._recovered.torn_bytes else ""
-        return f"write-ahead log: {replayed or 'no'} batches replayed{torn}"
+        """What the start found in the WAL, in one line for people."""
+        # An agent of a fleet leads nothing yet when it has started, so it could only say that nothing was replayed.
+        replayed = self.log.stats.replayed_batches if self._leads_all else None
+        return recovery_line(self._recovered, replayed=replayed)
 
     def _left_behind(self) -> str:
         count = self.log.held_batches
@@ -239,6 +243,7 @@ async def _assemble(around: Surroundings, parts: AsyncExitStack) -> Agent:
         member=member,
         stop_timeout_s=settings.agent.stop_timeout_ms / 1000,
         wal_dir=around.wal_dir,
+        leads_all=durability is Durability.WAL,
     )
     if not around.kafka:
         owner.attach(log=log, member=member, topics=topics)
