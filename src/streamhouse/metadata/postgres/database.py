@@ -21,7 +21,7 @@ from streamhouse.metadata.postgres.session import SUSPENDED_MS, Connection, Row,
 T = TypeVar("T")
 
 OLDEST_SERVER: Final = 13  # the oldest that still gets, or has just stopped getting, fixes
-MAX_POOL_SIZE: Final = 10  # PostgreSQL's default of 100 connections then serves ten processes
+MAX_POOL_SIZE: Final = 10  # eleven with the listener's: PostgreSQL's default, 100 with 3 reserved, is eight processes
 CONNECT_TIMEOUT_S: Final = 5.0
 STATEMENT_TIMEOUT_S: Final = 10.0  # a reply this late is taken for lost, and the call is sent again
 STATEMENT_TIMEOUT_PER_ROW_S: Final = 0.0001  # several times what a row of a commit takes
