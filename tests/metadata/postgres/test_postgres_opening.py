@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import asyncpg
 import pytest
-from scenes import Opener
+from scenes import PATIENCE_S, Opener
 
 from streamhouse.core.errors import ConfigError, MetadataError, MetadataUnavailable, SchemaTooNew
 from streamhouse.core.randomness import SeededRandomness
 from streamhouse.metadata.migrations import load_migrations
+from streamhouse.metadata.postgres import database, failures, migrate
 from streamhouse.metadata.postgres.store import PostgresMetadata
 from streamhouse.testing.services import PostgresService
 
@@ -156,6 +159,102 @@ async def test_a_server_that_is_not_there_is_waited_for_until_the_deadline() -> 
     error = await refusal(f"postgresql://streamhouse:{SECRET}@127.0.0.1:1/streamhouse", retry_deadline_ms=200)
     assert isinstance(error, MetadataUnavailable)
     assert "127.0.0.1:1/streamhouse" in str(error)
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == database.__name__]
+
+
+async def until_told(caplog: pytest.LogCaptureFixture) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not told(caplog):  # noqa: ASYNC110  # a log has no event to wait for
+            await asyncio.sleep(0.01)
+
+
+async def test_a_wait_for_the_server_is_told_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "TELL_WAITING_S", 0.05)
+    await refusal(f"postgresql://streamhouse:{SECRET}@127.0.0.1:1/streamhouse", retry_deadline_ms=600)
+    assert told(caplog) == ["waiting for PostgreSQL at 127.0.0.1:1/streamhouse: connection refused"]
+
+
+async def test_a_wait_for_a_silent_server_is_told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "TELL_WAITING_S", 0.05)
+    async with answering(lambda _received: b"") as dsn:
+        store = new_store(dsn)
+        opening = asyncio.create_task(store.open())
+        await until_told(caplog)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+    (line,) = told(caplog)
+    assert re.fullmatch(r"waiting for PostgreSQL at 127\.0\.0\.1:\d+/streamhouse: no answer yet", line)
+
+
+async def test_a_wait_for_another_process_to_migrate_is_told(
+    postgres_database: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "TELL_WAITING_S", 0.05)
+    other = await asyncpg.connect(postgres_database)
+    try:
+        await other.execute("SELECT pg_advisory_lock($1, $2)", *migrate._LOCK)
+        store = new_store(postgres_database)
+        opening = asyncio.create_task(store.open())
+        await until_told(caplog)
+        assert not opening.done()
+    finally:
+        await other.close()
+    await opening
+    await store.close()
+    (line,) = told(caplog)
+    assert line.endswith(": its tables are being brought up to date, by this process or another")
+
+
+async def test_an_opening_that_did_not_wait_tells_nothing_later(
+    dsn: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    timers: list[asyncio.TimerHandle] = []
+
+    def call_later(delay: float, callback: Callable[..., object], *args: object) -> asyncio.TimerHandle:
+        handle = loop.call_at(loop.time() + delay, callback, *args)
+        if delay == database.TELL_WAITING_S:
+            timers.append(handle)
+        return handle
+
+    monkeypatch.setattr(loop, "call_later", call_later)
+    monkeypatch.setattr(database, "TELL_WAITING_S", 61.5)
+    store = new_store(dsn)
+    await store.open()
+    await store.close()
+    (timer,) = timers
+    assert timer.cancelled()
+    assert told(caplog) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 1)"), "connection refused"),
+        (
+            OSError(
+                "Multiple exceptions: [Errno 111] Connect call failed ('::1', 1, 0, 0), "
+                "[Errno 111] Connect call failed ('127.0.0.1', 1)"
+            ),
+            "connection refused",
+        ),
+        (OSError("Multiple exceptions: [Errno 101] a, [Errno 111] b"), "network is unreachable, connection refused"),
+        (socket.gaierror(-2, "Name or service not known"), "Name or service not known"),
+        (TimeoutError(), "no answer"),
+        (asyncpg.CannotConnectNowError("the database system is starting up"), "the database system is starting up"),
+        (EOFError(), "EOFError"),
+    ],
+)
+def test_why_a_connection_did_not_come_about_in_short(error: Exception, words: str) -> None:
+    assert failures.in_short(error) == words
 
 
 async def test_a_server_that_is_still_starting_is_waited_for(postgres_service: PostgresService, dsn: str) -> None:

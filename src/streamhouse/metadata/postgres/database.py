@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
@@ -20,6 +21,8 @@ from streamhouse.metadata.postgres.session import SUSPENDED_MS, Connection, Row,
 
 T = TypeVar("T")
 
+_log: Final = logging.getLogger(__name__)
+
 OLDEST_SERVER: Final = 13  # the oldest that still gets, or has just stopped getting, fixes
 MAX_POOL_SIZE: Final = 10  # eleven with the listener's: PostgreSQL's default, 100 with 3 reserved, is eight processes
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -27,6 +30,7 @@ STATEMENT_TIMEOUT_S: Final = 10.0  # a reply this late is taken for lost, and th
 STATEMENT_TIMEOUT_PER_ROW_S: Final = 0.0001  # several times what a row of a commit takes
 MIGRATION_TIMEOUT_S: Final = 600.0  # another process may be migrating a large store; wait for it
 CLOSE_TIMEOUT_S: Final = 5.0
+TELL_WAITING_S: Final = 2.0  # a person at a terminal begins to wonder; a server that restarts is back by then
 STATEMENT_CACHE_SIZE: Final = 200  # more than there are statements, so each is prepared once per connection
 _FIRST_PAUSE_S: Final = 0.01
 _LONGEST_PAUSE_S: Final = 1.0
@@ -96,17 +100,28 @@ class Database:
     async def open(self, prepare: Callable[[Connection], Awaitable[None]]) -> None:
         """Wait for the server, let ``prepare`` bring the schema up, and start the pool."""
 
+        waits = _Wait(self.where)
+
         async def attempt() -> None:
-            connection = await self.connect(statement_timeout_s=MIGRATION_TIMEOUT_S)
             try:
-                await prepare(connection)
-            finally:
-                await _close_quietly(connection)
+                connection = await self.connect(statement_timeout_s=MIGRATION_TIMEOUT_S)
+                try:
+                    waits.reason = "its tables are being brought up to date, by this process or another"
+                    await prepare(connection)
+                finally:
+                    await _close_quietly(connection)
+            except Exception as error:
+                waits.reason = failures.in_short(error)
+                raise
 
         if self._pool is not None:
             raise MetadataError(f"the metadata store at {self.where} is open already")
         self._ended = False
-        await self._persist(attempt)
+        telling = asyncio.get_running_loop().call_later(TELL_WAITING_S, waits.tell)
+        try:
+            await self._persist(attempt)
+        finally:
+            telling.cancel()
         self._pool = asyncpg.create_pool(
             connect=self._connect_for_pool,
             min_size=0,
@@ -198,6 +213,17 @@ class Database:
                     await self._pool.expire_connections()
             await asyncio.sleep(wait)
             pause = min(pause * 2, _LONGEST_PAUSE_S)
+
+
+class _Wait:
+    """What an opening waits for, told once."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self.reason = "no answer yet"
+
+    def tell(self) -> None:
+        _log.warning("waiting for PostgreSQL at %s: %s", self._where, self.reason)
 
 
 async def _prepare_session(connection: Any, where: str) -> None:

@@ -6,6 +6,8 @@ worth another try until the deadline. Errors never quote the DSN: it may hold a 
 
 from __future__ import annotations
 
+import os
+import re
 from typing import Final
 
 import asyncpg
@@ -70,6 +72,16 @@ def unavailable(error: BaseException, where: str) -> MetadataUnavailable:
     return MetadataUnavailable(
         f"the PostgreSQL server at {where} could not be used before the deadline: {_describe(error)}"
     )
+
+
+def in_short(error: BaseException) -> str:
+    """Why a connection did not come about, in few words. asyncio's are many: which call failed, for each address."""
+    if isinstance(error, TimeoutError):
+        return "no answer"
+    if isinstance(error, OSError):
+        numbers = dict.fromkeys(re.findall(r"\[Errno (\d+)\]", str(error)))
+        return ", ".join(os.strerror(int(number)).lower() for number in numbers) or error.strerror or str(error)
+    return str(error) or type(error).__name__
 
 
 def translated(error: BaseException, where: str) -> StreamHouseError | None:
