@@ -244,3 +244,19 @@ def test_a_cancelled_call_is_not_repeated() -> None:
 def test_a_policy_that_makes_no_sense_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="deadline_ms"):
         RetryPolicy(deadline_ms=0)
+
+
+def test_a_store_that_is_away_is_told_of_before_the_deadline_and_again_when_it_is_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story() -> None:
+        store, _, _ = stack([Fault.UNAVAILABLE, None, *[Fault.UNAVAILABLE] * 8])
+        await store.put("a", b"1")
+        assert caplog.messages == [], "one hiccup is no outage"
+        await store.put("b", b"1")
+        assert len(caplog.messages) == 1
+        assert caplog.messages[0].startswith("trouble with the object store memory://: ")
+        await asyncio.sleep(2)
+        assert caplog.messages[1:] == ["the object store memory:// works again after 5.2 s"]
+
+    run_virtually(story())

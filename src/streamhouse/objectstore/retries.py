@@ -9,6 +9,7 @@ write. Knows no store in particular; sleeps only with asyncio.sleep and measures
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import Final, TypeVar
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import InvalidRequest, ObjectExists, StoreError, StoreUnavailable, StreamHouseError
 from streamhouse.core.limits import MAX_STORE_ATTEMPTS, MIB, MULTIPART_PART_BYTES
+from streamhouse.core.outage import Outage
 from streamhouse.core.randomness import Randomness
 from streamhouse.objectstore.contract import ObjectStore, WrappedStore
 from streamhouse.objectstore.identity import Fingerprint, holds
@@ -24,6 +26,11 @@ from streamhouse.objectstore.objects import Fetched, ListPage, ObjectInfo
 from streamhouse.objectstore.upload import Upload
 
 T = TypeVar("T")
+
+_TRIES_UNSAID: Final = 2  # a store may ask to slow down, and a connection may have been closed
+_SILENCE_UNSAID_MS: Final = 3_000
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +66,7 @@ class RetryingStore(WrappedStore):
         self._clock = clock
         self._randomness = randomness
         self._policy = policy
+        self._outage = Outage(f"the object store {inner.url}", clock=clock, log=_log)
 
     async def attempt(
         self,
@@ -80,7 +88,10 @@ class RetryingStore(WrappedStore):
             attempt += 1
             try:
                 async with asyncio.timeout(min(timeout_ms, deadline_ms - self._clock.boot_ms()) / 1000):
-                    return await call()
+                    result = await call()
+                if self._outage.active:
+                    self._outage.works()
+                return result
             except TimeoutError:
                 doubt = StoreUnavailable(f"{what} in {self.url} took more than {timeout_ms} ms")
             except ObjectExists as taken:
@@ -91,6 +102,8 @@ class RetryingStore(WrappedStore):
                 if not error.retriable:
                     raise
                 doubt = error
+            if attempt > _TRIES_UNSAID or self._clock.boot_ms() - started_ms > _SILENCE_UNSAID_MS:
+                self._outage.fails(doubt.message)
             pause_ms = self._randomness.uniform(0, policy.pause_ms(attempt))
             if attempt == MAX_STORE_ATTEMPTS or self._clock.boot_ms() + pause_ms >= deadline_ms:
                 spent_ms = self._clock.boot_ms() - started_ms

@@ -8,6 +8,7 @@ repeated for as long as the process lives, because the batches have their offset
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
@@ -15,6 +16,7 @@ from typing import Final, Protocol, TypeVar
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import MetadataError, StoreError
 from streamhouse.core.ids import AppendId
+from streamhouse.core.outage import Outage
 from streamhouse.core.randomness import Randomness
 from streamhouse.log.leased.pack import PackedObject, Placed, packing
 from streamhouse.log.leased.partition import Chunk, Phase
@@ -22,6 +24,8 @@ from streamhouse.metadata.contract import LeasedSlice, MetadataStore, SliceOutco
 from streamhouse.objectstore.contract import ObjectStore
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 5.0
@@ -82,10 +86,14 @@ class Committer:
     in_trouble: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while the health shows a problem."""
     stamps: StoreStamps = field(init=False)
+    _uploads: Outage = field(init=False)
+    _commits: Outage = field(init=False)
     _last: asyncio.Future[None] | None = None
 
     def __post_init__(self) -> None:
         self.stamps = StoreStamps(metadata=self.metadata, clock=self.clock)
+        self._uploads = Outage("uploading what was written", clock=self.clock, log=_log)
+        self._commits = Outage("committing what was written", clock=self.clock, log=_log)
 
     async def flush(self, large: Sequence[Chunk], small: Sequence[Chunk], turn: Turn) -> None:
         """Bring the chunks into the log. ``turn`` keeps the order of commits; it is passed on whatever happens."""
@@ -208,11 +216,13 @@ class Committer:
     def _note_store(self, problem: str) -> None:
         self.health.store_problem = problem
         self.health.uploads_retried += bool(problem)
+        _tell(self._uploads, problem)
         self._note_trouble()
 
     def _note_metadata(self, problem: str) -> None:
         self.health.metadata_problem = problem
         self.health.commits_retried += bool(problem)
+        _tell(self._commits, problem)
         self._note_trouble()
 
     def _note_trouble(self) -> None:
@@ -220,6 +230,13 @@ class Committer:
             self.in_trouble.set()
         else:
             self.in_trouble.clear()
+
+
+def _tell(outage: Outage, problem: str) -> None:
+    if problem:
+        outage.fails(problem)
+    elif outage.active:
+        outage.works()
 
 
 @dataclass(slots=True, kw_only=True)

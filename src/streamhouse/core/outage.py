@@ -1,0 +1,60 @@
+"""Something that is away and comes back, told in two lines however often it was tried in between.
+
+A line when it goes, with what went wrong, and one when it works again, with how long it was. It counts as back only
+after it has worked for a while: with many calls under way, some fail beside others that do not. Waits on the event
+loop; decides nothing for anybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from streamhouse.core.clock import Clock
+
+_SETTLED_AFTER_S: Final = 1.0
+
+
+class Outage:
+    def __init__(self, what: str, *, clock: Clock, log: logging.Logger) -> None:
+        """``what``: as in "trouble with …" and "… works again"."""
+        self.active = False
+        """Asked before ``works`` on hot paths."""
+        self._what = what
+        self._clock = clock
+        self._log = log
+        self._began_ms = 0
+        self._worked_ms = 0
+        self._settling: asyncio.TimerHandle | None = None
+
+    def fails(self, problem: object) -> None:
+        self._unsettle()
+        if self.active:
+            return
+        self.active = True
+        self._began_ms = self._clock.boot_ms()
+        words = str(problem) or type(problem).__name__
+        self._log.warning("trouble with %s: %s", self._what, words, extra={"what": self._what, "problem": words})
+
+    def works(self) -> None:
+        if not self.active or self._settling is not None:
+            return
+        self._worked_ms = self._clock.boot_ms()
+        self._settling = asyncio.get_running_loop().call_later(_SETTLED_AFTER_S, self._settled)
+
+    def forget(self) -> None:
+        """Nobody waits for its return any more."""
+        self._unsettle()
+        self.active = False
+
+    def _unsettle(self) -> None:
+        if self._settling is not None:
+            self._settling.cancel()
+            self._settling = None
+
+    def _settled(self) -> None:
+        self._settling = None
+        self.active = False
+        for_s = max(0, self._worked_ms - self._began_ms) / 1000
+        self._log.warning("%s works again after %.1f s", self._what, for_s, extra={"what": self._what, "for_s": for_s})
