@@ -153,9 +153,11 @@ class Exchange:
         verdict = await self._complete(transfer_id, next_offset)
         if verdict is Completion.REFUSED:
             self._stats.transfers_refused += 1
+            self._holdings.news.released(leadership.lease)
             await self._holdings.give_back(leadership)
             return Handed.RELEASED
         self._stats.transfers_completed += verdict is Completion.MOVED
+        self._holdings.news.handed_over(leadership.lease, target)
         self._holdings.table.end(leadership)
         return Handed.MOVED
 

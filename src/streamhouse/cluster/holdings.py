@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 
 from streamhouse.cluster.contract import Loss, MemberStats, Owner
 from streamhouse.cluster.lease_table import Leadership, LeaseTable, Stage
+from streamhouse.cluster.news import LeaseNews
 from streamhouse.cluster.pace import Calls
 from streamhouse.cluster.patience import Patience
 from streamhouse.core.clock import Clock
@@ -43,10 +44,12 @@ class Holdings:
         owner: Owner,
         calls: Calls,
         stats: MemberStats,
+        news: LeaseNews,
         report: Callable[[str, Exception | str | None], None],
         on_ended: Callable[[], None],
     ) -> None:
         self.table = table
+        self.news = news
         self.reopening: Patience[LeaseKey] = Patience(first_ms=_FIRST_REOPEN_MS, longest_ms=_LONGEST_REOPEN_MS)
         self._metadata = metadata
         self._clock = clock
@@ -160,6 +163,7 @@ class Holdings:
                 return
         if self.table.is_current(leadership):
             leadership.stage = Stage.SERVING
+            self.news.gained(leadership.lease)
             self.reopening.worked(leadership.key)
             if not self.reopening:
                 self._report("open", None)
@@ -207,6 +211,7 @@ class Holdings:
             task.cancel()
         if owned:
             self._stats.lost += 1
+            self.news.lost(leadership.lease, reason)
             try:
                 self._owner.lost(leadership.key, reason)
             except Exception as error:  # the others must hear of their end all the same
@@ -221,6 +226,7 @@ class Holdings:
         self.table.end(leadership)
         leadership.stage = Stage.CLOSED
         self.reopening.failed(key, now_ms=self._clock.boot_ms())
+        self.news.given_up(leadership.lease, reason)
         self._report(LEASE_TROUBLE, f"{key} was given up: {reason}")
         self.start(leadership, self.give_back)
         self._on_ended()
@@ -244,6 +250,8 @@ class Holdings:
         except Exception as error:
             self._report(LEASE_TROUBLE, error)
             self.end(leadership, Loss.NOT_FLUSHED)
+        else:
+            self.news.released(leadership.lease)
         await self.give_back(leadership)
 
     async def give_back(self, leadership: Leadership) -> None:

@@ -38,8 +38,10 @@ from streamhouse.cluster.departure import Departure
 from streamhouse.cluster.exchange import Exchange
 from streamhouse.cluster.holdings import LEASE_TROUBLE, Holdings
 from streamhouse.cluster.lease_table import Leadership, LeaseTable
+from streamhouse.cluster.news import LeaseNews
 from streamhouse.cluster.pace import Calls, Signal
 from streamhouse.cluster.steering import Steering
+from streamhouse.cluster.troubles import Troubles
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import AgentNotFound, AgentSuperseded, ConfigError, StreamHouseError
 from streamhouse.core.randomness import Randomness
@@ -48,6 +50,7 @@ from streamhouse.metadata.contract import Agent, AgentInfo, Change, ChangeKind, 
 _SOONEST_TICK_S: Final = 0.05  # leases change by the hundred when an agent comes or goes: a burst is one tick
 _LOOKING_SHARE: Final = 0.1  # of the time, at most, goes into looking at everything
 _LOOKING_BURST_S: Final = 1.0  # but for so much at once: ten looks at 10,000 partitions
+_LISTENING: Final = "changes"
 _EXPIRY_CHECK_S: Final = 1.0  # leases taken meanwhile may have nearer deadlines than those last looked at
 
 
@@ -79,6 +82,7 @@ class Member:
         self._mode = mode
         self._on_fatal = on_fatal
         self._calls = Calls(randomness, timeout_ms=timings.renew_interval_ms)
+        self._news = LeaseNews(info.agent_id)
         holder = Holder(agent_id=info.agent_id, incarnation=info.incarnation, wal_id=wal_id)
         self._holdings = Holdings(
             metadata=metadata,
@@ -89,6 +93,7 @@ class Member:
             owner=owner,
             calls=self._calls,
             stats=self.stats,
+            news=self._news,
             report=self._report,
             on_ended=lambda: self._tick_signal.set(),
         )
@@ -123,12 +128,12 @@ class Member:
         self._loops: dict[str, asyncio.Task[None]] = {}
         self._state = HealthState.STARTING
         self._failure = ""
-        self._troubles: dict[str, str] = {}
+        self._troubles = Troubles(clock=clock)
 
     @property
     def health(self) -> Health:
         if self._state is HealthState.OK and self._troubles:
-            return Health(state=HealthState.DEGRADED, reason="; ".join(self._troubles.values()))
+            return Health(state=HealthState.DEGRADED, reason=str(self._troubles))
         return Health(state=self._state, reason=self._failure)
 
     def describe(self) -> MemberView:
@@ -181,7 +186,7 @@ class Member:
                 raise
         self._state = HealthState.OK
         steps: dict[str, Callable[[], Awaitable[float]]] = {
-            "changes": self._listen,
+            _LISTENING: self._listen,
             "heartbeat": self._heartbeat,
             "assigner": self._tick,
         }
@@ -224,6 +229,8 @@ class Member:
         await self._cancel_loops(*self._loops)
         await self._holdings.cancel_work()
         self._holdings.end_all(reason)  # whatever a loop began in its last moment
+        self._news.tell()
+        self._troubles.forget()
 
     async def _cancel_loops(self, *names: str) -> None:
         tasks = [self._loops.pop(name) for name in names if name in self._loops]
@@ -264,10 +271,7 @@ class Member:
             await asyncio.sleep(rest_s)
 
     def _report(self, where: str, error: Exception | str | None) -> None:
-        if error is None:
-            self._troubles.pop(where, None)
-            return
-        self._troubles[where] = f"{where}: {str(error) or type(error).__name__}"
+        self._troubles.report(where, error)
         if isinstance(error, AgentSuperseded):
             self._fail(error)
 
@@ -275,6 +279,7 @@ class Member:
 
     async def _listen(self) -> float:
         async with self._metadata.subscribe() as changes:
+            self._report(_LISTENING, None)  # the step itself goes on for as long as all is well
             self._on_change(Change(kind=ChangeKind.ANY))  # whatever happened before the subscription began
             async for change in changes:
                 self._on_change(change)

@@ -24,6 +24,7 @@ from streamhouse.cluster.contract import Loss, MemberStats, Mode, Timings
 from streamhouse.cluster.exchange import Exchange, Handed
 from streamhouse.cluster.holdings import Holdings
 from streamhouse.cluster.lease_table import Leadership, Stage
+from streamhouse.cluster.news import tell_of_agents
 from streamhouse.cluster.pace import Calls
 from streamhouse.cluster.patience import Patience
 from streamhouse.core.clock import Clock
@@ -83,8 +84,18 @@ class Steering:
         agents = await self._calls.once(
             partial(self._metadata.list_agents, alive_within_ms=self._timings.liveness_timeout_ms)
         )
+        known, leaving = self.live, self._leaving()  # only now: whoever looked at the same time may have told it
         self.live = tuple(agents)
+        tell_of_agents(
+            self._info.agent_id,
+            before=(agent.agent_id for agent in known),
+            now=(agent.agent_id for agent in agents),
+            leaving=self._leaving() - leaving,
+        )
         return self._membership() != before
+
+    def _leaving(self) -> frozenset[str]:
+        return frozenset(agent.agent_id for agent in self.live if is_draining(agent))
 
     def _membership(self) -> set[tuple[object, ...]]:
         return {(agent.agent_id, agent.incarnation, agent.agent_group, is_draining(agent)) for agent in self.live}
@@ -93,7 +104,7 @@ class Steering:
         """The ring of this moment, and who is leaving."""
         await self.see_agents()
         members = members_of(self.live, self._info, leaving=self._exchange.stopping)
-        draining = frozenset(agent.agent_id for agent in self.live if is_draining(agent))
+        draining = self._leaving()
         topics = await self._calls.once(self._metadata.list_topics)
         return self._assigner.wish(members, topics), draining
 
