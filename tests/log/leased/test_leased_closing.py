@@ -106,3 +106,38 @@ async def test_a_stop_brings_everything_out_while_the_store_is_there(tmp_path: P
         assert await node.log.close_partition(full) == 1 == await stage.cluster.high_watermark(full)
         node.log.limit_closing(0)
         assert await node.log.close_partition(empty) == 0, "nothing to wait for"
+
+
+async def test_with_durability_wal_a_stop_does_not_wait_for_flushes_once_the_wal_has_failed(tmp_path: Path) -> None:
+    """The store hangs and nobody knows yet; what was acknowledged comes back after a restart."""
+    async with Stage(tmp_path) as stage:
+        node, topic, key = await leading(stage, Durability.WAL, says_so=False)
+        await acked(node.log.append(key, batch("acknowledged"), acks=-1))
+        node.log.limit_closing(FOR_EVER_S)
+        closing = asyncio.create_task(node.log.close_partition(key))
+        await settle()
+        assert not closing.done()
+        node.wal._failed(OSError(28, "No space left on device"))
+        async with asyncio.timeout(5):
+            with pytest.raises(StoreUnavailable, match="the write-ahead log keeps them"):
+                await closing
+        await node.stop()
+        again = await stage.node(durability=Durability.WAL)
+        stage.cluster.clock.advance(40_000)
+        await again.lead(topic)
+        await again.log.flush()
+        assert [value for _, value in await stored(stage.cluster, key)] == ["acknowledged"]
+
+
+async def test_with_durability_object_a_failed_wal_is_no_reason_to_give_flushes_up(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        node, _, key = await leading(stage, Durability.OBJECT, says_so=False)
+        await acked(node.log.append(key, batch("a"), acks=1))
+        node.wal._failed(OSError(28, "No space left on device"))
+        node.log.limit_closing(FOR_EVER_S)
+        closing = asyncio.create_task(node.log.close_partition(key))
+        await settle()
+        assert not closing.done()
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+        await node.stop()

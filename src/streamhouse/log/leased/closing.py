@@ -1,7 +1,8 @@
 """How long a stop waits for what is not in the log yet.
 
 Where the WAL is the durability, it has everything, and the next start replays it: a stop waits for flushes while they
-work, so that readers of objects see all, and gives them up as soon as something is wrong. Elsewhere it waits for as
+work, so that readers of objects see all, and gives them up as soon as something is wrong: with the store, with the
+metadata, or with the WAL itself, without which a flush may wait for a sync that never comes. Elsewhere it waits for as
 long as it was told: what the WAL alone holds may have to come back as new records, or not at all (R4).
 """
 
@@ -9,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from streamhouse.core.errors import StoreUnavailable
@@ -24,6 +24,10 @@ class Closing:
     in_trouble: asyncio.Event
     wal_is_durable: bool
     _deadline_s: float | None = None
+    _wal_failed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.wal.on_failed(lambda failure: self._wal_failed.set())
 
     def limit(self, timeout_s: float) -> None:
         self._deadline_s = asyncio.get_running_loop().time() + timeout_s
@@ -52,6 +56,14 @@ class Closing:
         )
 
     async def _given_up(self, deadline_s: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(deadline_s):
-                await (self.in_trouble if self.wal_is_durable else asyncio.Event()).wait()
+        reasons = [self.in_trouble, self._wal_failed] if self.wal_is_durable else []
+        waits = [asyncio.create_task(reason.wait()) for reason in (*reasons, asyncio.Event())]
+        try:
+            await asyncio.wait(
+                waits,
+                timeout=max(0.0, deadline_s - asyncio.get_running_loop().time()),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            for wait in waits:
+                wait.cancel()

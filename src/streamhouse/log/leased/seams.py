@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 from uuid import UUID
 
+from streamhouse.core.errors import WalFailed
 from streamhouse.core.ids import TopicId
 
 
@@ -40,5 +41,7 @@ class WriteAheadLog(Protocol):
     async def wait_synced(self, lsn: int) -> None: ...
 
     def on_synced(self, callback: Callable[[int], None]) -> None: ...
+
+    def on_failed(self, callback: Callable[[WalFailed], None]) -> None: ...
 
     def settle(self, lsns: Iterable[int]) -> None: ...

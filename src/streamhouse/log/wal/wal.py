@@ -10,6 +10,7 @@ would report success if asked again. Nothing is acknowledged from then on.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -37,6 +38,8 @@ from streamhouse.wire.buffers import BytesLike, byte_view
 # Below, copying a batch behind its header costs less than handing the kernel one more buffer.
 _COPY_BELOW_BYTES: Final = 4096
 _NO_TOPIC: Final = TopicId(UUID(int=0))
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,6 +285,7 @@ class Wal:
         reason = f"the write-ahead log in {self._disk.place} failed: {error}"
         self._refusal = reason
         self._health = WalHealth(ok=False, reason=reason)
+        _log.error("%s; nothing is acknowledged any more", reason, extra={"wal_dir": str(self._disk.place)})
         for _, _, future in self._waiters:
             if not future.done():
                 future.set_exception(WalOutcomeUnknown(reason))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import UUID
 
+from streamhouse.core.errors import WalFailed
 from streamhouse.log.wal import Wal
 
 
@@ -82,6 +83,9 @@ class WatchedWal:
 
     def on_synced(self, callback: Callable[[int], None]) -> None:
         self._wal.on_synced(callback)
+
+    def on_failed(self, callback: Callable[[WalFailed], None]) -> None:
+        self._wal.on_failed(callback)
 
     def settle(self, lsns: Iterable[int]) -> None:
         lsns = list(lsns)
