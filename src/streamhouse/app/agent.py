@@ -10,6 +10,7 @@ Owns the order and the wiring; decides nothing about records or leases.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -50,6 +51,8 @@ from streamhouse.metadata.contract import AgentInfo, Durability
 _GIVE_BACK_S: Final = 5.0
 _BUSY_SEGMENT_BYTES: Final = 4 * MIB
 _OFFLOAD_THREADS: Final = 2  # inflating blocks; more would only take cores from the event loop
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +209,7 @@ async def _assemble(around: Surroundings, parts: AsyncExitStack) -> Agent:
         cluster_id=(await stores.metadata.cluster_info()).cluster_id,
     )
     parts.push_async_callback(wal.close)
+    _tell_recovered(around.wal_dir, recovered)
     await stores.metadata.bind_durability(durability, wal.wal_id if durability is Durability.WAL else None)
     wal.on_failed(around.on_fatal)
     owner = LogOwner()
@@ -253,6 +257,22 @@ async def _assemble(around: Surroundings, parts: AsyncExitStack) -> Agent:
     agent.kafka = KafkaDoor(settings, broker)
     parts.push_async_callback(agent.kafka.close)
     return agent
+
+
+def _tell_recovered(wal_dir: Path, recovered: Recovered) -> None:
+    _log.info(
+        "the write-ahead log in %s is open: %d batches found in %d files%s",
+        wal_dir,
+        recovered.frame_count,
+        recovered.file_count,
+        f", a torn end of {recovered.torn_bytes} bytes cut off" if recovered.torn_bytes else "",
+        extra={
+            "wal_dir": str(wal_dir),
+            "batches": recovered.frame_count,
+            "bytes": recovered.batch_bytes,
+            "torn_bytes": recovered.torn_bytes,
+        },
+    )
 
 
 def _broker(around: Surroundings, parts: AsyncExitStack, agent: Agent, owner: LogOwner) -> Broker:

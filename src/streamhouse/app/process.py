@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import logging
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -16,9 +17,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from streamhouse.app.logs import set_up_logs
 from streamhouse.app.platform import StreamHouse
 from streamhouse.core.limits import MIB
 from streamhouse.core.settings import Settings
+from streamhouse.core.urls import mask_url
 
 _SWITCH_INTERVAL_S: Final = 0.0005
 """How long the WAL's thread may wait for the interpreter after a sync; Python's 5 ms would be the latency."""
@@ -34,6 +37,8 @@ _KEEP_BELOW_BYTES: Final = 64 * MIB
 """A batch of 256 KB fresh from the kernel costs its page faults each time, a third of all CPU; from the heap, none."""
 _KEEP_FREE_BYTES: Final = 16 * MIB
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
@@ -45,11 +50,13 @@ class Ended:
 
 async def run_until_stopped(settings: Settings, *, ready: Callable[[StreamHouse], Awaitable[None]]) -> Ended:
     tune()
+    set_up_logs(settings.log)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, stop, number)
     async with StreamHouse.open(settings) as sh:
+        _tell_started(sh)
         await ready(sh)
         stopped = asyncio.create_task(stop.wait())
         failed = asyncio.create_task(sh.wait_fatal())
@@ -57,7 +64,28 @@ async def run_until_stopped(settings: Settings, *, ready: Callable[[StreamHouse]
         for task in (stopped, failed):
             task.cancel()
         failure = sh.fatal
+        if failure is not None:
+            _log.error("stopping, because it cannot go on: %s", failure)
+    left_behind = sh.left_behind or ("" if failure else "everything acknowledged is in the log")
+    _log.info("stopped%s", f": {left_behind}" if left_behind else "")
     return Ended(failure=failure, left_behind=sh.left_behind)
+
+
+def _tell_started(sh: StreamHouse) -> None:
+    settings = sh.settings
+    agent_id = sh.agent.member.describe().agent_id if settings.embedded_agent else None
+    _log.info(
+        "started: %s, durability %s",
+        f"agent {agent_id}" if agent_id else "no agent",
+        settings.effective_durability.value,
+        extra={
+            "agent": agent_id,
+            "durability": settings.effective_durability.value,
+            "metadata": mask_url(settings.metadata.url),
+            "objects": mask_url(settings.store.url),
+            "kafka": sh.kafka_addresses,
+        },
+    )
 
 
 def tune() -> None:
@@ -77,4 +105,5 @@ def _on_signal(stop: asyncio.Event, number: int) -> None:
         # The second one: do not wait for flushes. The default action ends the process here and now.
         signal.signal(number, signal.SIG_DFL)
         signal.raise_signal(number)
+    _log.info("stopping: %s", signal.Signals(number).name)
     stop.set()

@@ -55,14 +55,20 @@ def _run(settings: Settings, name: str, *, demo: bool = False) -> None:
     import asyncio
 
     from streamhouse.app.process import run_until_stopped
+    from streamhouse.core.settings import LogFormat
 
     note(f"streamhouse {name} starts")
     settings = _with_kafka(settings)
     ended = asyncio.run(run_until_stopped(settings, ready=lambda sh: _ready(sh, settings, demo=demo)))
+    tell = note if settings.log.format is LogFormat.TEXT else _say_nothing  # the log has said it, in its own format
     if ended.failure is not None:
-        note(f"error: {ended.failure}")
+        tell(f"error: {ended.failure}")
         raise typer.Exit(ExitCode.FAILURE)
-    note(f"stopped: {ended.left_behind or 'everything acknowledged is in the log'}")
+    tell(f"stopped: {ended.left_behind or 'everything acknowledged is in the log'}")
+
+
+def _say_nothing(text: str) -> None:
+    pass
 
 
 def _with_kafka(settings: Settings) -> Settings:
