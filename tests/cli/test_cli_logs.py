@@ -47,8 +47,8 @@ def end(running: subprocess.Popen[str]) -> list[str]:
 
 @pytest.mark.parametrize("command", ["dev", "server", "agent"])
 def test_with_log_format_json_every_line_after_the_greeting_is_an_object(tmp_path: Path, command: str) -> None:
-    flags = ["--data-dir", str(tmp_path / "data"), "--kafka-listen", "127.0.0.1:0", "--log-format", "json"]
-    with process(command, *flags) as (running, said):
+    flags = ["--data-dir", str(tmp_path / "data"), "--kafka-listen", "127.0.0.1:0"]
+    with process(command, *flags, "--log-format", "json", "--log-level", "debug") as (running, said):
         running.send_signal(signal.SIGTERM)
         lines = [json.loads(line) for line in (*[line for line in said if line.startswith("{")], *end(running))]
     assert running.returncode == 0

@@ -260,7 +260,8 @@ async def _assemble(around: Surroundings, parts: AsyncExitStack) -> Agent:
 
 
 def _tell_recovered(wal_dir: Path, recovered: Recovered) -> None:
-    _log.info(
+    _log.log(
+        logging.INFO if recovered.frame_count or recovered.torn_bytes else logging.DEBUG,
         "the write-ahead log in %s is open: %d batches found in %d files%s",
         wal_dir,
         recovered.frame_count,
