@@ -260,3 +260,21 @@ def test_a_store_that_is_away_is_told_of_before_the_deadline_and_again_when_it_i
         assert caplog.messages[1:] == ["the object store memory:// works again after 5.2 s"]
 
     run_virtually(story())
+
+
+def test_a_store_that_says_nothing_is_told_of_long_before_the_try_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        policy = RetryPolicy(attempt_timeout_ms=15_000)
+        memory = MemoryStore(clock=LoopClock())
+        times = FaultTimes(silence_ms=60_000, latency_ms=12_000)
+        plan = ScriptedFaults([Fault.LATENCY], only=Operation)
+        slow = FaultyStore(memory, plan=plan, randomness=SeededRandomness(1), times=times)
+        store = RetryingStore(slow, clock=LoopClock(), randomness=SeededRandomness(1), policy=policy)
+        put = asyncio.create_task(store.put("a", b"1"))
+        await asyncio.sleep(6)
+        assert caplog.messages == ["trouble with the object store memory://: no answer to put of a in 5 s"]
+        await put
+        await asyncio.sleep(2)
+        assert caplog.messages[1:] == ["the object store memory:// works again after 7.0 s"]
+
+    run_virtually(story())

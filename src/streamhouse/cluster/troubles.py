@@ -37,7 +37,7 @@ class Troubles:
         before = self._causes.pop(where, None)
         self._words.pop(where, None)
         if error is not None and cause is not None:
-            words = str(error) or type(error).__name__
+            words = str(error) or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)
             self._words[where] = f"{where}: {words}"
             self._causes[where] = cause
             self._outage(cause).fails(words)

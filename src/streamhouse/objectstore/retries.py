@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -28,7 +28,7 @@ from streamhouse.objectstore.upload import Upload
 T = TypeVar("T")
 
 _TRIES_UNSAID: Final = 2  # a store may ask to slow down, and a connection may have been closed
-_SILENCE_UNSAID_MS: Final = 3_000
+_SILENCE_UNSAID_MS: Final = 5_000  # of one try, on top of what its body may take
 
 _log = logging.getLogger(__name__)
 
@@ -88,10 +88,8 @@ class RetryingStore(WrappedStore):
             attempt += 1
             try:
                 async with asyncio.timeout(min(timeout_ms, deadline_ms - self._clock.boot_ms()) / 1000):
-                    result = await call()
-                if self._outage.active:
-                    self._outage.works()
-                return result
+                    with self._heard(what, body_bytes):
+                        return await call()
             except TimeoutError:
                 doubt = StoreUnavailable(f"{what} in {self.url} took more than {timeout_ms} ms")
             except ObjectExists as taken:
@@ -102,7 +100,7 @@ class RetryingStore(WrappedStore):
                 if not error.retriable:
                     raise
                 doubt = error
-            if attempt > _TRIES_UNSAID or self._clock.boot_ms() - started_ms > _SILENCE_UNSAID_MS:
+            if attempt > _TRIES_UNSAID:
                 self._outage.fails(doubt.message)
             pause_ms = self._randomness.uniform(0, policy.pause_ms(attempt))
             if attempt == MAX_STORE_ATTEMPTS or self._clock.boot_ms() + pause_ms >= deadline_ms:
@@ -111,6 +109,19 @@ class RetryingStore(WrappedStore):
                     f"gave up after {attempt} tries in {spent_ms} ms: {doubt.message}", hint=doubt.hint
                 ) from doubt
             await asyncio.sleep(pause_ms / 1000)
+
+    @contextmanager
+    def _heard(self, what: str, body_bytes: int) -> Iterator[None]:
+        """A store that says nothing is away long before a try is given up."""
+        silence_s = (_SILENCE_UNSAID_MS + self._policy.transfer_ms(body_bytes)) / 1000
+        words = f"no answer to {what} in {silence_s:.0f} s"
+        silent = asyncio.get_running_loop().call_later(silence_s, self._outage.fails, words)
+        try:
+            yield
+            if self._outage.active:
+                self._outage.works()
+        finally:
+            silent.cancel()
 
     def resolve(self, key: str, written: Callable[[], Fingerprint]) -> Callable[[ObjectExists], Awaitable[None]]:
         async def ours_or_raise(taken: ObjectExists) -> None:
