@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -34,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--mutants", nargs="?", const="", metavar="NAME", help="broken variants instead of the real code"
     )
     chosen = parser.parse_args(arguments)
+    logging.getLogger("streamhouse").addHandler(logging.NullHandler())  # troubles are what this is about
     mutants = [] if chosen.mutants is None else [each for each in MUTANTS if chosen.mutants in each.name]
     if chosen.mutants is not None and not mutants:
         parser.error(f"no variant has {chosen.mutants!r} in its name; there are: {', '.join(m.name for m in MUTANTS)}")
