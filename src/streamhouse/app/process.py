@@ -52,23 +52,40 @@ async def run_until_stopped(settings: Settings, *, ready: Callable[[StreamHouse]
     tune()
     set_up_logs(settings.log)
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
+    opening = asyncio.current_task()
+
+    def on_signal(number: int) -> None:
+        _on_signal(stop, number)
+        if opening is not None:  # it may be waiting for a store that is away
+            opening.cancel()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _on_signal, stop, number)
-    async with StreamHouse.open(settings) as sh:
-        _tell_started(sh)
-        await ready(sh)
-        stopped = asyncio.create_task(stop.wait())
-        failed = asyncio.create_task(sh.wait_fatal())
-        await asyncio.wait((stopped, failed), return_when=asyncio.FIRST_COMPLETED)
-        for task in (stopped, failed):
-            task.cancel()
-        failure = sh.fatal
-        if failure is not None:
-            _log.error("stopping, because it cannot go on: %s", failure)
+        asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
+    try:
+        async with StreamHouse.open(settings) as sh:
+            opening = None
+            _tell_started(sh)
+            await ready(sh)
+            failure = await _stopped_or_failed(sh, stop)
+    except asyncio.CancelledError:
+        if opening is None or not stop.is_set():
+            raise
+        opening.uncancel()
+        return Ended(failure=None, left_behind="it was not ready yet; what earlier runs left in the WAL is still there")
     left_behind = sh.left_behind or ("" if failure else "everything acknowledged is in the log")
     _log.info("stopped%s", f": {left_behind}" if left_behind else "")
     return Ended(failure=failure, left_behind=sh.left_behind)
+
+
+async def _stopped_or_failed(sh: StreamHouse, stop: asyncio.Event) -> Exception | None:
+    stopped = asyncio.create_task(stop.wait())
+    failed = asyncio.create_task(sh.wait_fatal())
+    await asyncio.wait((stopped, failed), return_when=asyncio.FIRST_COMPLETED)
+    for task in (stopped, failed):
+        task.cancel()
+    if sh.fatal is not None:
+        _log.error("stopping, because it cannot go on: %s", sh.fatal)
+    return sh.fatal
 
 
 def _tell_started(sh: StreamHouse) -> None:
