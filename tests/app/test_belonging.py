@@ -68,6 +68,18 @@ async def test_r2_a_wal_that_holds_another_clusters_records_is_refused_and_keeps
     assert await values(data_dir) == [b"precious"]
 
 
+async def test_r2_a_missing_wal_is_refused_and_no_new_one_is_made_in_its_place(tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    await write_one(data_dir)
+    aside = take_away(data_dir, "wal")
+    for _ in range(2):
+        with pytest.raises(DurabilityMismatch, match="is bound to WAL"):
+            await values(data_dir)
+    assert not [path.name for path in (data_dir / "wal").iterdir() if path.name != "wal.lock"]
+    bring_back(data_dir, aside)
+    assert await values(data_dir) == [b"precious"]
+
+
 async def test_a_second_object_store_beside_one_metadata_store_is_refused(tmp_path: Path) -> None:
     """As when only ``metadata.url`` is set: each agent's objects would be in its own directory."""
     shared = f"sqlite://{tmp_path}/shared.db"

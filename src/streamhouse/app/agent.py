@@ -201,12 +201,14 @@ class Agent:
 async def _assemble(around: Surroundings, parts: AsyncExitStack) -> Agent:
     """Everything but the membership's start. ``parts`` closes in the opposite order."""
     settings, stores, durability = around.settings, around.stores, around.durability
+    info = await stores.metadata.cluster_info()
     wal, recovered = await open_wal(
         around.wal_dir,
         clock=around.clock,
         randomness=around.randomness,
         options=WalOptions.of(settings.wal),
-        cluster_id=(await stores.metadata.cluster_info()).cluster_id,
+        cluster_id=info.cluster_id,
+        bound_wal_id=info.wal_id if durability is Durability.WAL else None,
     )
     parts.push_async_callback(wal.close)
     _tell_recovered(around.wal_dir, recovered)

@@ -51,6 +51,11 @@ class Directory:
     id_file: Listed | None
     unconfirmed_id_file: Listed | None
 
+    @property
+    def is_empty(self) -> bool:
+        """No trace of a WAL."""
+        return not (self.log_files or self.spares or self.id_file or self.unconfirmed_id_file)
+
 
 def sort_listing(listing: Iterable[Listed], place: str) -> Directory:
     """Raises CorruptFrame for what looks like a log file and is none of ours. Other names are left alone."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from uuid import UUID
 
 from streamhouse.core.clock import Clock
-from streamhouse.core.errors import WalFailed
+from streamhouse.core.errors import DurabilityMismatch, WalFailed
 from streamhouse.core.randomness import Randomness
 from streamhouse.formats.wal_frame_v1 import FIRST_LSN
 from streamhouse.log.wal.disk import Disk
@@ -44,11 +44,13 @@ async def open_wal(
     options: WalOptions,
     pump: Pump | None = None,
     cluster_id: UUID | None = None,
+    bound_wal_id: UUID | None = None,
 ) -> tuple[Wal, Recovered]:
     """A path means the local disk and a real thread, compiled where possible; a simulator brings its own ``disk`` and a
     TaskPump.
 
-    ``cluster_id`` says whose records will be written; those in it must be the same cluster's.
+    ``cluster_id`` says whose records will be written; those in it must be the same cluster's. ``bound_wal_id`` is the
+    one that must be here: a new one is not made in its place (R2).
 
     Raises WalInUse, DurabilityMismatch, CorruptFrame (R12; also for missing or foreign files), UnsupportedVersion, or
     WalFailed when the disk itself does.
@@ -58,7 +60,7 @@ async def open_wal(
         pump = pump or (NativePump() if has_lanes() else ThreadPump())
     pump = pump or ThreadPump()
     directory_disk: Disk = disk
-    opened = await pump.call(lambda: _open_locked(directory_disk, clock, randomness, options, cluster_id))
+    opened = await pump.call(lambda: _open_locked(directory_disk, clock, randomness, options, cluster_id, bound_wal_id))
     wal = Wal(
         disk=disk,
         wal_id=opened.wal_id,
@@ -73,12 +75,17 @@ async def open_wal(
 
 
 def _open_locked(
-    disk: Disk, clock: Clock, randomness: Randomness, options: WalOptions, cluster_id: UUID | None
+    disk: Disk,
+    clock: Clock,
+    randomness: Randomness,
+    options: WalOptions,
+    cluster_id: UUID | None,
+    bound_wal_id: UUID | None,
 ) -> _Opened:
     try:
         disk.lock()
         try:
-            return _open(disk, clock, randomness, options, cluster_id)
+            return _open(disk, clock, randomness, options, cluster_id, bound_wal_id)
         except BaseException:
             disk.unlock()
             raise
@@ -86,9 +93,21 @@ def _open_locked(
         raise WalFailed(f"the write-ahead log in {disk.place} cannot be opened: {error}") from error
 
 
-def _open(disk: Disk, clock: Clock, randomness: Randomness, options: WalOptions, cluster_id: UUID | None) -> _Opened:
+def _open(
+    disk: Disk,
+    clock: Clock,
+    randomness: Randomness,
+    options: WalOptions,
+    cluster_id: UUID | None,
+    bound_wal_id: UUID | None,
+) -> _Opened:
     listing = disk.listing()
     directory = sort_listing(listing, disk.place)
+    if bound_wal_id is not None and directory.is_empty:
+        raise DurabilityMismatch(
+            f"the metadata store is bound to WAL {bound_wal_id}, and there is none in {disk.place}",
+            hint="bring its directory back, or check wal.dir and data_dir: it may hold records that are nowhere else",
+        )
     identity = load_or_make_identity(disk, directory, randomness)
     log = recover(disk, directory.log_files, identity.wal_id)
     if cluster_id is not None:
