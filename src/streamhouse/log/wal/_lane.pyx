@@ -215,8 +215,9 @@ cdef class Lane:
             if problem:
                 return problem
             began = _now()
-            if fdatasync(file):
-                return errno
+            while fdatasync(file):
+                if errno != EINTR:  # a signal came in its way: nothing was lost, unlike after any other error
+                    return errno
             seconds = _now() - began
             pthread_mutex_lock(&self.lock)
             self.synced_lsn = lsn
