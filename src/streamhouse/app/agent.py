@@ -264,11 +264,9 @@ async def _assemble(around: Surroundings, parts: AsyncExitStack) -> Agent:
 def _tell_recovered(wal_dir: Path, recovered: Recovered) -> None:
     _log.log(
         logging.INFO if recovered.frame_count or recovered.torn_bytes else logging.DEBUG,
-        "the write-ahead log in %s is open: %d batches found in %d files%s",
+        "the write-ahead log in %s is open: %s",
         wal_dir,
-        recovered.frame_count,
-        recovered.file_count,
-        f", a torn end of {recovered.torn_bytes} bytes cut off" if recovered.torn_bytes else "",
+        recovery_line(recovered, replayed=None),
         extra={
             "wal_dir": str(wal_dir),
             "batches": recovered.frame_count,

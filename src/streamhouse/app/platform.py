@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -206,9 +206,7 @@ class StreamHouse:
         """
         key = await self._key(topic, partition)
         batch = build_batch(list(records), codec=codec)
-        with suppress(TimeoutError):  # then the append says what it would have waited for
-            async with asyncio.timeout(_ROOM_WAIT_S):
-                await self.agent.log.wait_writable(key, len(batch))
+        await self.agent.log.wait_writable(key, len(batch), _ROOM_WAIT_S)
         try:
             append = self.agent.log.append(key, batch, acks=_ACKS[acks])
         except NotLeader:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from struct import Struct
 from typing import Final
@@ -116,9 +115,7 @@ class Writes:
 
     async def wait_writable(self, key: PartitionKey, size_bytes: int, timeout_s: float) -> None:
         """Returns when there is room for a batch, and nothing is in its way, or when the time is up."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._log.wait_writable(key, size_bytes)
+        await self._log.wait_writable(key, size_bytes, timeout_s)
 
     async def wait_settled(self, keys: Sequence[PartitionKey], timeout_s: float) -> bool:
         """Whether each of them is open here, or led elsewhere, before the time is up."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from streamhouse.core import topic_config
@@ -224,18 +224,21 @@ class LeasedLog:
             return True
         return False
 
-    async def wait_writable(self, key: PartitionKey, size_bytes: int) -> None:
-        """Returns at once unless a batch must wait: for the end of a barrier, or for room. Cancel it to give up.
+    async def wait_writable(self, key: PartitionKey, size_bytes: int, timeout_s: float | None = None) -> None:
+        """Returns at once unless a batch must wait: for the end of a barrier, or for room. Else when it need not any
+        more, or when the time is up: then an append says what it would have waited for.
 
         What is appended without awaiting anything in between finds it so; the leadership may be over, though.
         """
-        while (found := self._partitions.get(key)) is not None:
-            if found.barrier_over is not None:
-                await asyncio.shield(found.barrier_over)
-            elif self.is_full(size_bytes):
-                await self._budget.wait_freed()
-            else:
-                return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while (found := self._partitions.get(key)) is not None:
+                    if found.barrier_over is not None:
+                        await asyncio.shield(found.barrier_over)
+                    elif self.is_full(size_bytes):
+                        await self._budget.wait_freed()
+                    else:
+                        return
 
     def configure(self, topic: Topic) -> None:
         """A topic's configs have changed; from the next append on they hold."""

@@ -6,7 +6,9 @@ end of what lay behind a torn end, and at a very first start the name of the ide
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -59,8 +61,8 @@ async def open_wal(
         disk = LocalDisk(disk)
         pump = pump or (NativePump() if has_lanes() else ThreadPump())
     pump = pump or ThreadPump()
-    directory_disk: Disk = disk
-    opened = await pump.call(lambda: _open_locked(directory_disk, clock, randomness, options, cluster_id, bound_wal_id))
+    open_files = partial(_open, disk, clock, randomness, options, cluster_id, bound_wal_id)
+    opened = await pump.call(partial(_while_locked, disk, open_files))
     wal = Wal(
         disk=disk,
         wal_id=opened.wal_id,
@@ -74,18 +76,11 @@ async def open_wal(
     return wal, opened.recovered
 
 
-def _open_locked(
-    disk: Disk,
-    clock: Clock,
-    randomness: Randomness,
-    options: WalOptions,
-    cluster_id: UUID | None,
-    bound_wal_id: UUID | None,
-) -> _Opened:
+def _while_locked(disk: Disk, open_files: Callable[[], _Opened]) -> _Opened:
     try:
         disk.lock()
         try:
-            return _open(disk, clock, randomness, options, cluster_id, bound_wal_id)
+            return open_files()
         except BaseException:
             disk.unlock()
             raise
