@@ -44,23 +44,21 @@ def bring_back(data_dir: Path, aside: Path) -> None:
         shutil.move(path, data_dir / path.name)
 
 
-async def test_r2_objects_of_another_cluster_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("missing", "error", "words"),
+    [
+        (["metadata.db*"], StoreMisconfigured, "holds the records of cluster"),
+        (["metadata.db*", "objects"], DurabilityMismatch, "holds records of cluster"),
+    ],
+    ids=["objects", "wal"],
+)
+async def test_r2_another_clusters_records_are_refused_and_kept(
+    tmp_path: Path, missing: list[str], error: type[Exception], words: str
+) -> None:
     data_dir = tmp_path / "data"
     await write_one(data_dir)
-    aside = take_away(data_dir, "metadata.db*")
-    with pytest.raises(StoreMisconfigured, match="holds the records of cluster"):
-        await values(data_dir)
-    for path in data_dir.glob("metadata.db*"):
-        path.unlink()
-    bring_back(data_dir, aside)
-    assert await values(data_dir) == [b"precious"]
-
-
-async def test_r2_a_wal_that_holds_another_clusters_records_is_refused_and_keeps_them(tmp_path: Path) -> None:
-    data_dir = tmp_path / "data"
-    await write_one(data_dir)
-    aside = take_away(data_dir, "metadata.db*", "objects")
-    with pytest.raises(DurabilityMismatch, match="holds records of cluster"):
+    aside = take_away(data_dir, *missing)
+    with pytest.raises(error, match=words):
         await values(data_dir)
     for path in data_dir.glob("metadata.db*"):
         path.unlink()

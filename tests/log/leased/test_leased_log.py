@@ -13,12 +13,9 @@ from node import Stage, acked, batch, settle, values_in
 from streamhouse.core.errors import (
     BackPressureRejected,
     CorruptBatch,
-    DuplicateSequence,
     InvalidRequest,
     LimitExceeded,
     NotLeader,
-    OutOfOrderSequence,
-    StaleProducer,
 )
 from streamhouse.core.ids import AppendId, PartitionKey
 from streamhouse.core.randomness import SeededRandomness
@@ -157,85 +154,6 @@ async def test_r11_every_refusal_comes_before_an_offset_is_assigned(tmp_path: Pa
         assert (first.base_offset, third.base_offset) == (0, 2)
 
 
-async def test_a_full_buffer_starts_a_flush(tmp_path: Path) -> None:
-    """Nothing is old or large enough to be due, and nobody waits: only the refusal says that there is no room."""
-    async with Stage(tmp_path) as stage:
-        topic = await stage.cluster.topic(partitions=2)
-        node = await stage.node(max_buffer_bytes=2000)
-        quiet, busy = topic.partition_keys()
-        await node.lead(topic, 0)
-        await node.lead(topic, 1)
-        await acked(node.log.append(quiet, batch("a" * 1000), acks=1))
-        with pytest.raises(BackPressureRejected):
-            node.log.append(busy, batch("b" * 1000), acks=1)
-        await settle()
-        assert await stage.cluster.high_watermark(quiet) == 1
-        node.log.append(busy, batch("b" * 1000), acks=1)
-        with pytest.raises(BackPressureRejected):
-            node.log.append(quiet, batch("c" * 1000), acks=1)
-        await settle()
-        assert await stage.cluster.high_watermark(busy) == 1
-
-
-async def test_a_full_wal_starts_a_flush(tmp_path: Path) -> None:
-    async with Stage(tmp_path) as stage:
-        topic = await stage.cluster.topic()
-        node = await stage.node(max_buffer_bytes=1 << 30, segment_max_bytes=1 << 30)
-        (key,) = topic.partition_keys()
-        await node.lead(topic)
-
-        async def fill() -> None:
-            while True:
-                await acked(node.log.append(key, batch("x" * 20_000), acks=1))
-
-        with pytest.raises(BackPressureRejected, match="write-ahead log is full"):
-            await fill()
-        assert node.log.is_full(20_000)
-        await settle(500)
-        assert node.wal.unsettled_bytes == 0
-        await node.log.wait_writable(key, 20_000)
-        await acked(node.log.append(key, batch("x" * 20_000), acks=1))
-
-
-async def test_a_write_can_wait_for_room(tmp_path: Path) -> None:
-    async with Stage(tmp_path) as stage:
-        topic = await stage.cluster.topic(partitions=2)
-        node = await stage.node(max_buffer_bytes=2000)
-        first, second = topic.partition_keys()
-        await node.lead(topic, 0)
-        await node.lead(topic, 1)
-        await node.log.wait_writable(first, 1000)
-        await acked(node.log.append(first, batch("a" * 1000), acks=1))
-        waits = [asyncio.create_task(node.log.wait_writable(key, 1000)) for key in (first, second)]
-        await asyncio.sleep(0)
-        assert not any(wait.done() for wait in waits)
-        await settle()
-        assert await asyncio.gather(*waits) == [None, None]
-        await acked(node.log.append(second, batch("b" * 1000), acks=1))
-        over = asyncio.create_task(node.log.wait_writable(second, 1000))
-        await asyncio.sleep(0)
-        node.log.drop_partition(second, "another agent leads")
-        await over
-
-
-async def test_a_write_that_waits_goes_on_when_a_deleted_topics_frames_are_let_go(tmp_path: Path) -> None:
-    async with Stage(tmp_path) as stage:
-        gone, stays = await stage.cluster.topic(name="gone"), await stage.cluster.topic(name="stays")
-        node = await stage.node(max_buffer_bytes=2000)
-        for topic in (gone, stays):
-            await node.lead(topic)
-        await acked(node.log.append(gone.partition_keys()[0], batch("a" * 1000), acks=1))
-        node.log.drop_partition(gone.partition_keys()[0], "its topic was deleted")
-        await stage.cluster.metadata.delete_topic(gone.topic_id)
-        waits = asyncio.create_task(node.log.wait_writable(stays.partition_keys()[0], 1000))
-        await settle()
-        assert not waits.done()
-        assert node.log.held_is_in_the_way
-        assert await node.log.sweep_held() == 1
-        await settle()
-        assert waits.done()
-
-
 async def test_r20_an_invalid_guard_refuses_writes(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:
         topic, node = await stage.cluster.topic(), await stage.node()
@@ -346,87 +264,6 @@ async def test_r10_not_yet_for_long_ends_the_leadership(tmp_path: Path, monkeypa
             await acked(doomed)
         await acked(fine)
         assert [key for key, _ in node.dropped] == [metadata.key]
-
-
-async def test_r9_a_retry_gets_the_originals_offsets_and_waits_for_it(tmp_path: Path) -> None:
-    async with Stage(tmp_path) as stage:
-        topic, node = await stage.cluster.topic(), await stage.node()
-        (key,) = topic.partition_keys()
-        await node.lead(topic)
-        first = node.log.append(key, batch("a", "b", producer=(9, 0, 0)), acks=1)
-        again = node.log.append(key, batch("a", "b", producer=(9, 0, 0)), acks=1)
-        assert again.duplicate
-        assert again.base_offset == first.base_offset == 0
-        assert not again.done.done(), "a producer's batch waits for the commit whatever its acks say"
-        await acked(first, again)
-        assert await stage.cluster.high_watermark(key) == 2
-        later = node.log.append(key, batch("a", "b", producer=(9, 0, 0)), acks=1)
-        assert later.done.done()
-        assert later.base_offset == 0
-
-
-async def test_r9_a_repeat_is_told_though_whoever_sent_the_original_gave_up(tmp_path: Path) -> None:
-    async with Stage(tmp_path) as stage:
-        topic, node = await stage.cluster.topic(), await stage.node()
-        (key,) = topic.partition_keys()
-        await node.lead(topic)
-        first = node.log.append(key, batch("a", producer=(9, 0, 0)), acks=-1)
-        again = node.log.append(key, batch("a", producer=(9, 0, 0)), acks=-1)
-        first.done.cancel()
-        await acked(again)
-        assert await stage.cluster.high_watermark(key) == 1
-
-
-async def test_idempotent_producers_hear_their_mistakes(tmp_path: Path) -> None:
-    async with Stage(tmp_path) as stage:
-        topic, node = await stage.cluster.topic(), await stage.node()
-        (key,) = topic.partition_keys()
-        await node.lead(topic)
-        await acked(*(node.log.append(key, batch("v", producer=(9, 1, sequence)), acks=1) for sequence in range(7)))
-        with pytest.raises(OutOfOrderSequence):
-            node.log.append(key, batch("v", producer=(9, 1, 9)), acks=1)
-        with pytest.raises(DuplicateSequence):
-            node.log.append(key, batch("v", producer=(9, 1, 0)), acks=1)
-        with pytest.raises(StaleProducer):
-            node.log.append(key, batch("v", producer=(9, 0, 7)), acks=1)
-        assert node.log.append(key, batch("v", producer=(9, 1, 7)), acks=1).base_offset == 7
-
-
-async def test_r9_nothing_uncommitted_is_called_written_long_ago(tmp_path: Path) -> None:
-    """Clients take 46 for success. More than five batches of a producer may wait while the store is slow."""
-    async with Stage(tmp_path) as stage:
-        topic, node = await stage.cluster.topic(), await stage.node()
-        (key,) = topic.partition_keys()
-        await node.lead(topic)
-        await acked(node.log.append(key, batch("committed", producer=(9, 1, 0)), acks=-1))
-        waiting = [
-            node.log.append(key, batch("v", "w", producer=(9, 1, sequence)), acks=-1) for sequence in range(1, 19, 2)
-        ]
-        again = node.log.append(key, batch("v", "w", producer=(9, 1, 1)), acks=-1)
-        assert (again.duplicate, again.base_offset, again.done.done()) == (True, 1, False)
-        with pytest.raises(BackPressureRejected, match="waits for its commit"):
-            node.log.append(key, batch("w", producer=(9, 1, 2)), acks=-1)
-        with pytest.raises(DuplicateSequence):
-            node.log.append(key, batch("committed", producer=(9, 1, 0)), acks=-1)
-        await acked(*waiting, again)
-        with pytest.raises(DuplicateSequence):
-            node.log.append(key, batch("v", "w", producer=(9, 1, 1)), acks=-1)
-
-
-async def test_r9_producer_state_survives_a_take_over(tmp_path: Path) -> None:
-    async with Stage(tmp_path) as stage:
-        topic = await stage.cluster.topic()
-        old, new = await stage.node("agent-1"), await stage.node("agent-2")
-        (key,) = topic.partition_keys()
-        await old.lead(topic)
-        await acked(old.log.append(key, batch("a", producer=(9, 0, 0)), acks=-1))
-        stage.cluster.clock.advance(40_000)
-        await new.lead(topic)
-        again = new.log.append(key, batch("a", producer=(9, 0, 0)), acks=-1)
-        assert again.duplicate
-        with pytest.raises(OutOfOrderSequence):
-            new.log.append(key, batch("c", producer=(9, 0, 2)), acks=-1)
-        assert new.log.append(key, batch("b", producer=(9, 0, 1)), acks=-1).base_offset == 1
 
 
 async def test_uploads_are_retried_and_keep_their_data(tmp_path: Path) -> None:
