@@ -87,7 +87,8 @@
         ├── TransferConflict            a transfer is not in the state this step needs
         ├── CompactionConflict
         ├── OutOfOrderSequence          an idempotent producer left a gap
-        ├── DuplicateSequence           … repeated a batch older than its last five
+        │   └── UnknownProducer         … is unknown to the partition and does not start at sequence 0 (R21)
+        ├── DuplicateSequence           … repeated a batch that was written before its last five
         ├── StaleProducer               … has an older epoch than one that has written
         ├── GroupNotEmpty               a simple commit on a group with members
         ├── BatchRegressed              a sink batch older than the last one (R8)
@@ -579,6 +580,10 @@ class CompactionConflict(Conflict):
 
 class OutOfOrderSequence(Conflict):
     kafka_code = 45  # OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+class UnknownProducer(OutOfOrderSequence):
+    default_hint = "an earlier batch of this producer was refused, or the log has forgotten the producer"
 
 
 class DuplicateSequence(Conflict):
