@@ -41,6 +41,7 @@
     │   └── WalFailed                   a write or sync failed: this process acknowledges nothing any more
     │       └── WalOutcomeUnknown       … while this frame was on its way: it may be on the disk, or not
     ├── BackPressureRejected            memory or disk is full of what is not committed yet; nothing was taken
+    ├── NotAcknowledged                 a write was not acknowledged in time; it may be written later, or never
     ├── NotAdopted                      a sink's batch is safe, but no leader has put it into the log in time
     ├── TargetError                     a database or table that a pipeline writes to
     │   └── TargetUnavailable           it does not answer
@@ -87,7 +88,7 @@
         ├── TransferConflict            a transfer is not in the state this step needs
         ├── CompactionConflict
         ├── OutOfOrderSequence          an idempotent producer left a gap
-        │   └── UnknownProducer         … is unknown to the partition and does not start at sequence 0 (R21)
+        │   └── UnknownProducer         … which the log may have forgotten; it begins anew at sequence 0 (R21)
         ├── DuplicateSequence           … repeated a batch that was written before its last five
         ├── StaleProducer               … has an older epoch than one that has written
         ├── GroupNotEmpty               a simple commit on a group with members
@@ -340,6 +341,13 @@ class BackPressureRejected(StreamHouseError):
     default_hint = "send again a little later"
 
 
+class NotAcknowledged(StreamHouseError):
+    kafka_code = 7  # REQUEST_TIMED_OUT
+    http_status = 503
+    retriable = True
+    default_hint = "send again; an idempotent producer's batch is written once"
+
+
 class NotAdopted(StreamHouseError):
     kafka_code = 7  # REQUEST_TIMED_OUT
     http_status = 503
@@ -583,7 +591,8 @@ class OutOfOrderSequence(Conflict):
 
 
 class UnknownProducer(OutOfOrderSequence):
-    default_hint = "an earlier batch of this producer was refused, or the log has forgotten the producer"
+    kafka_code = 59  # UNKNOWN_PRODUCER_ID
+    default_hint = "bump the producer's epoch and start again at sequence 0, as Kafka clients do by themselves"
 
 
 class DuplicateSequence(Conflict):

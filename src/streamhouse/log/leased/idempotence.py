@@ -24,7 +24,7 @@ from streamhouse.log.leased.pending import Pending
 from streamhouse.log.leased.runs import run_of
 from streamhouse.metadata.contract import BatchVerdict, ProducerState
 from streamhouse.metadata.dedup import ProducerWindow, lies_before
-from streamhouse.wire.batch import BatchHeader
+from streamhouse.wire.batch import NO_PRODUCER_ID, BatchHeader
 
 _UNKNOWN: Final = ProducerWindow()
 """The window of a producer that has written nothing here. Never changed."""
@@ -40,11 +40,14 @@ class Original:
 
 
 class Idempotence:
-    __slots__ = ("_by_offset", "_by_producer", "windows")
+    __slots__ = ("_by_offset", "_by_producer", "forgotten_up_to", "windows")
 
     def __init__(self) -> None:
         self.windows: dict[int, ProducerWindow] = {}
         """By producer id, those it would recognise; the one that wrote last comes last."""
+        self.forgotten_up_to = NO_PRODUCER_ID
+        """The highest producer id that this partition has known and forgotten. An unknown producer with a higher id has
+        never written here."""
         self._by_offset: dict[int, Pending] = {}
         self._by_producer: dict[int, deque[Pending]] = {}
         """Both of the uncommitted: a producer has more of them than its window holds, while flushes are slow."""
@@ -68,7 +71,7 @@ class Idempotence:
             case BatchVerdict.STALE_PRODUCER:
                 raise StaleProducer(f"{what} comes with epoch {header.producer_epoch}, a newer one has written")
             case BatchVerdict.UNKNOWN_PRODUCER:
-                raise UnknownProducer(f"{what} is the first one; a producer starts at 0")
+                raise self._unknown(header, what)
         waiting = self._uncommitted(header)
         for batch in waiting:
             same = batch.header.base_sequence == header.base_sequence
@@ -90,7 +93,9 @@ class Idempotence:
         window.record(run_of(batch.header), batch.base_offset)
         self.windows[producer_id] = window  # at the end: the dictionary is in order of use
         if len(self.windows) > MAX_PRODUCERS_PER_PARTITION:
-            del self.windows[next(iter(self.windows))]
+            evicted = next(iter(self.windows))
+            del self.windows[evicted]
+            self.forgotten_up_to = max(self.forgotten_up_to, evicted)
 
     def committed(self, batches: Iterable[Pending]) -> None:
         """In the order in which they were taken."""
@@ -108,6 +113,17 @@ class Idempotence:
         """The leadership is over; nothing that is uncommitted will be."""
         self._by_offset.clear()
         self._by_producer.clear()
+
+    def _unknown(self, header: BatchHeader, what: str) -> OutOfOrderSequence:
+        """Why an unknown producer's batch is refused. It starts at 0, or an earlier batch of it is missing (R21).
+
+        A client that the log has forgotten has no earlier batch to send: it must begin anew, and does so on 59. With 45
+        librdkafka gives up for good. Where the producer cannot have been forgotten, an earlier batch is on its way, or
+        was refused: 45 makes clients send the batches again in their order.
+        """
+        if header.producer_id <= self.forgotten_up_to:
+            return UnknownProducer(f"{what}: the log may have forgotten what this producer wrote before")
+        return OutOfOrderSequence(f"{what} is its first here; a producer starts at sequence 0")
 
     def _uncommitted(self, header: BatchHeader) -> list[Pending]:
         """Batches of this producer epoch that wait for their commit, oldest first; maybe more than a window holds."""
