@@ -1,6 +1,6 @@
 """The slots this agent holds and the groups in them: who may be answered, and what becomes of a machine's effects.
 
-    gained   groups of the slot are read from the store; until then CoordinatorLoading
+    gained   groups of the slot are read from the store; until then requests wait, and are told CoordinatorLoading
     losing   those who wait are sent on; what is not saved yet is saved
     lost     those who wait are sent on; nothing is written any more
 
@@ -23,6 +23,7 @@ from streamhouse.broker.groups.consumer import ConsumerGroup
 from streamhouse.broker.groups.contract import Answer, Effects, Save, Ticket, Timer, TimerKey, TopicFact
 from streamhouse.broker.groups.options import GroupOptions
 from streamhouse.broker.groups.payload import decode
+from streamhouse.broker.groups.places import Places, SlotView
 from streamhouse.broker.groups.snapshot import ClassicSnapshot
 from streamhouse.broker.groups.timers import Timers
 from streamhouse.cluster.lease_table import LeaseGuard
@@ -58,19 +59,27 @@ class TopicSource(Protocol):
     async def all_topics(self) -> list[Topic]: ...
 
 
+class GroupsView(TopicSource, SlotView, Protocol):
+    """What a coordinator asks of the cluster view."""
+
+
 class Registry:
     def __init__(
         self,
         *,
         metadata: MetadataStore,
-        view: TopicSource,
+        view: GroupsView,
         clock: Clock,
         options: GroupOptions,
         on_dropped: Callable[[SlotKey, str], None],
+        opening: Callable[[SlotKey], bool],
+        taking_over: Callable[[SlotKey], bool],
     ) -> None:
+        """``opening``, ``taking_over``: see Places."""
         self.metadata = metadata
         self.options = options
-        self.view = view
+        self.view: TopicSource = view
+        self.places = Places(view=view, served=self.serves, opening=opening, taking_over=taking_over)
         self.slots: dict[SlotKey, Slot] = {}
         self._clock = clock
         self._on_dropped = on_dropped
@@ -182,6 +191,17 @@ class Registry:
         return consumer, consumer.restore(saved, self.now_ms())
 
     # Groups.
+
+    def serves(self, key: SlotKey) -> bool:
+        """Whether groups of this slot are answered here now."""
+        slot = self.slots.get(key)
+        return slot is not None and not slot.loading and not slot.closing and slot.authority()
+
+    async def ready(self, group_id: str) -> None:
+        """Wait while the group's slot changes hands here. Every request about a group begins with it."""
+        key = slot_of(group_id)
+        if not self.serves(key) and self.places.is_changing(key):
+            await self.places.wait_settled(key, self.options.hand_over_wait_ms / 1000)
 
     def slot_for(self, group_id: str) -> Slot:
         """Raises NotCoordinator, CoordinatorLoading, InvalidGroupId."""
@@ -302,6 +322,17 @@ class Registry:
     async def bounded(self, slot: Slot, call: Coroutine[Any, Any, T]) -> T:
         """The outcome of a call that uses the store; CoordinatorNotAvailable when it takes too long, though it goes on;
         NotCoordinator when the store, or the clock, says that the slot is another's."""
+        try:
+            result = await self.from_store(call)
+        except StaleEpoch as error:
+            self.drop(slot, str(error))
+            raise NotCoordinator(str(error)) from error
+        if not slot.authority():
+            raise NotCoordinator(f"{slot.fence.slot} has moved to another agent")
+        return result
+
+    async def from_store(self, call: Coroutine[Any, Any, T]) -> T:
+        """The outcome of a call that uses the store and needs no slot; CoordinatorNotAvailable as in ``bounded``."""
         if len(self._under_way) >= _MAX_UNDER_WAY:
             call.close()
             raise CoordinatorNotAvailable("too many wait for the metadata store")
@@ -312,15 +343,11 @@ class Registry:
         if not done:
             raise CoordinatorNotAvailable("the metadata store takes long")
         try:
-            result = task.result()
-        except StaleEpoch as error:
-            self.drop(slot, str(error))
-            raise NotCoordinator(str(error)) from error
+            return task.result()
+        except StaleEpoch:
+            raise
         except MetadataError as error:
             raise CoordinatorNotAvailable(str(error)) from error
-        if not slot.authority():
-            raise NotCoordinator(f"{slot.fence.slot} has moved to another agent")
-        return result
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._under_way.discard(task)
