@@ -10,15 +10,16 @@ from dataclasses import dataclass
 import pytest
 from consumer_driver import Consumers, RealMember, settle
 from group_driver import SESSION_MS, Driver
-from group_stage import GROUP, Stage
+from group_stage import GROUP, SLOT, Stage
 
-from streamhouse.broker.groups import classic_state
+from streamhouse.broker.groups import classic_state, registry
 from streamhouse.broker.groups.consumer import ConsumerGroup
 from streamhouse.broker.groups.contract import Effects, GroupState, Save
 from streamhouse.broker.groups.options import GroupOptions
 from streamhouse.broker.groups.payload import decode, encode
 from streamhouse.broker.groups.silence import STEP_MS, Silence
 from streamhouse.broker.groups.snapshot import ClassicSnapshot, ConsumerSnapshot
+from streamhouse.metadata.contract import slot_of
 
 BETWEEN_KILLS_MS = 10_000
 WITHOUT_COORDINATOR_MS = 7_000
@@ -238,6 +239,27 @@ async def test_a_dead_member_does_not_outlive_repeated_take_overs_on_a_real_stor
             break
         agents.reverse()
     assert take_overs <= session_ms // STEP_MS + 1
+
+
+async def test_a_take_over_of_many_groups_does_not_flood_the_store(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_SILENCES_PER_S", 2)
+    groups = [name for name in map("g{}".format, range(10_000)) if slot_of(name) == SLOT][:5]
+    lease = await stage.first.lead()
+    for group in groups:
+        await stage.first.stable_member(group=group)
+    await stage.take_over(lease)
+    written = []
+    for _ in range(4):
+        stage.pass_time(STEP_MS if not written else 1_000)
+        cells = [stage.second.groups.registry.find(group) for group in groups]
+        for cell in cells:
+            assert cell is not None
+            while cell.saving is not None:
+                await cell.saving
+        written.append(sum(bool(cell and cell.machine.silence.marks()) for cell in cells))
+    assert written == [2, 4, 5, 5]
 
 
 # By itself.

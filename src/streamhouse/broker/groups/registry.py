@@ -20,7 +20,7 @@ from streamhouse.broker.groups import classic_state
 from streamhouse.broker.groups.cell import Cell, GroupMachine, Saver, Slot
 from streamhouse.broker.groups.classic import ClassicGroup
 from streamhouse.broker.groups.consumer import ConsumerGroup
-from streamhouse.broker.groups.contract import Answer, Effects, Save, Ticket, Timer, TimerKey, TopicFact
+from streamhouse.broker.groups.contract import Answer, Effects, Save, Ticket, Timer, TimerKey, TimerKind, TopicFact
 from streamhouse.broker.groups.options import GroupOptions
 from streamhouse.broker.groups.payload import decode
 from streamhouse.broker.groups.places import Places, SlotView
@@ -47,6 +47,9 @@ _log: Final = logging.getLogger(__name__)
 _GROUPS_PER_TURN: Final = 50  # read in one go when a slot is taken over, before others get their turn
 _HAND_OVER_S: Final = 5.0  # how long losing waits for what is not saved yet
 _TOPICS_GOOD_FOR_MS: Final = 5_000  # at a start fifty slots are gained at once; one look at the topics serves them all
+_SILENCES_PER_S: Final = 200
+"""Groups whose silent members are written down in one second. When an agent dies, the next one takes over thousands of
+groups at once, whose clients need a few seconds to find it: the rest waits, and most of it turns out to be needless."""
 _MAX_UNDER_WAY: Final = 10_000  # calls to the store that somebody waits for: one a connection
 
 T = TypeVar("T")
@@ -91,6 +94,8 @@ class Registry:
         self._saver = Saver(metadata, timeout_s=self._timeout_s, deliver=self._deliver, on_fenced=self.drop)
         self._facts: Mapping[str, TopicFact] = {}
         self._learned_ms = -(2**62)
+        self._silences_since_ms = 0
+        self._silences = 0
         self._under_way: set[asyncio.Task[Any]] = set()
 
     def now_ms(self) -> int:
@@ -299,6 +304,9 @@ class Registry:
             # Not ours to decide; if it turns out to be ours after all, the member gets a little longer.
             self._timers.set(timed, self.now_ms() + 1000)
             return
+        if key.kind is TimerKind.SILENCE and cell.machine.silence.goes_on and not self._may_write_silence():
+            self._timers.set(timed, self.now_ms() + 1000)
+            return
         try:
             if isinstance(cell.machine, ClassicGroup):
                 self.apply(cell, cell.machine.on_timer(key, self.now_ms()))
@@ -306,6 +314,13 @@ class Registry:
                 self.apply(cell, cell.machine.on_timer(key, self._facts, self.now_ms()))
         except Exception:  # a defect; it must not take the timers of all other groups along
             _log.exception("group %s failed at its %s timer", cell.group_id[:64], key.kind.value)
+
+    def _may_write_silence(self) -> bool:
+        now_ms = self.now_ms()
+        if now_ms - self._silences_since_ms >= 1000:
+            self._silences_since_ms, self._silences = now_ms, 0
+        self._silences += 1
+        return self._silences <= _SILENCES_PER_S
 
     def _deliver(self, cell: Cell, answer: Answer) -> None:
         future = self._waiting.pop(answer.ticket, None)
