@@ -286,6 +286,7 @@ def _broker(around: Surroundings, parts: AsyncExitStack, agent: Agent, owner: Lo
         view=view,
         clock=around.clock,
         randomness=around.randomness,
+        member=agent.member,
         on_dropped=owner.dropped,
     )
     parts.push_async_callback(groups.close)

@@ -157,5 +157,5 @@ class TestSlowStore:
             return await asyncio.Event().wait()
 
         stage.first.store.fetch_offsets = for_ever  # type: ignore[method-assign, assignment]
-        assert await code(stage.first.groups.offsets.fetch(GROUP, keys=None)) == 15
+        assert await code(stage.first.groups.offsets.fetch(GROUP, keys=None)) == 14, "librdkafka does not repeat a 15"
         assert SLOT in stage.first.groups.registry.slots
