@@ -95,7 +95,7 @@ class PostgresObjects(Maintenance):
         checks.check_duration(horizon_ms, "a GC horizon")
         # The store-wide one first: whatever is created from here on starts with it. A creation under way holds the row.
         horizon = await self._database.fetchval(
-            """UPDATE store_info SET gc_horizon_ms = greatest(gc_horizon_ms, least($1, (SELECT sh_now_ms())))
+            """UPDATE store_info SET gc_horizon_ms = greatest(gc_horizon_ms, least($1, (SELECT sh_tick_now())))
                RETURNING gc_horizon_ms""",
             horizon_ms,
         )
