@@ -190,6 +190,22 @@ class Backend:
         stamp = self.now_ms if created_at_ms is None else created_at_ms
         return ObjectRef(key=f"objects/{self.uuid()}", size_bytes=size, created_at_ms=stamp)
 
+    # Vacuum.
+
+    async def raise_horizon(self) -> None:
+        """Nothing that was uploaded before now can be committed any more."""
+        await self.store.raise_gc_horizon(await self.store.now_ms())
+
+    async def unreferenced(self, *keys: str) -> set[str]:
+        """Those of ``keys`` that nothing names, taken for old ones; the horizon is raised to now."""
+        await self.raise_horizon()
+        return await self.store.find_unreferenced(dict.fromkeys(keys, 0))
+
+    async def garbage(self, *, grace_ms: int = 0) -> list[str]:
+        """The keys of the dereferenced objects, up to the youngest: the horizon is raised to now."""
+        await self.raise_horizon()
+        return [one.key for one in await self.store.list_dereferenced(grace_ms=grace_ms, limit=10_000)]
+
     # First steps.
 
     async def topic(

@@ -67,6 +67,14 @@ def check_keys(keys: Sequence[LeaseKey] | Sequence[PartitionKey] | Sequence[str]
     _at_most(len(keys), limits.MAX_KEYS_PER_CALL, f"{what} in one call")
 
 
+def check_stamps(stamps: Mapping[str, int]) -> None:
+    """Objects by key, with their creation stamps."""
+    _at_most(len(stamps), limits.MAX_KEYS_PER_CALL, "objects in one call")
+    for key, created_ms in stamps.items():
+        if not 0 <= created_ms <= _INT64_MAX:
+            raise InvalidRequest(f"object {key[:64]!r} with the creation stamp {created_ms}")
+
+
 def check_producer_id_count(count: int) -> None:
     if count < 1:
         raise InvalidRequest(f"a block of {count} producer ids")
