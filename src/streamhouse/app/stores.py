@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from streamhouse.app.belonging import bind_object_store
+from streamhouse.app.metadata_progress import check_object_store
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import InvalidSetting
 from streamhouse.core.randomness import Randomness
@@ -58,6 +59,8 @@ async def open_stores(settings: Settings, *, clock: Clock, randomness: Randomnes
             # Wrong credentials or a server without create-only puts show here, before anything is written elsewhere.
             await check_store(bare, clock=clock, randomness=randomness)
         await bind_object_store(metadata, objects, randomness=randomness)
+        if scheme_of(settings.metadata.url) == "sqlite":
+            await check_object_store(metadata, objects)
         yield Stores(metadata=metadata, objects=objects, meter=meter)
 
 

@@ -36,6 +36,7 @@
     ├── MetadataError                   the metadata store
     │   ├── MetadataUnavailable         unreachable, or retries ran out
     │   ├── SchemaTooNew                written by a newer StreamHouse
+    │   ├── MetadataTooOld              an older copy, beside a newer WAL or newer objects
     │   └── DurabilityMismatch          wal_id or durability mode differs from the stored one (R2)
     ├── WalError                        the write-ahead log
     │   └── WalFailed                   a write or sync failed: this process acknowledges nothing any more
@@ -309,6 +310,11 @@ class MetadataUnavailable(MetadataError):
 class SchemaTooNew(MetadataError):
     http_status = 500
     default_hint = "start the StreamHouse version that wrote it, or a newer one"
+
+
+class MetadataTooOld(MetadataError):
+    http_status = 500
+    default_hint = "bring the newer metadata back"
 
 
 class DurabilityMismatch(MetadataError):

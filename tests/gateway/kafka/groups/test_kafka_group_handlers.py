@@ -141,9 +141,9 @@ class Broker:
         )
         return joined
 
-    async def commit(self, version: int = 9, *, offset: int = 7, **changes: Any) -> Message:
+    async def commit(self, version: int = 9, *, offset: int = 7, note: str = "m", **changes: Any) -> Message:
         partitions = [
-            {"partition_index": index, "committed_offset": offset, "committed_metadata": "m"} for index in (0, 9)
+            {"partition_index": index, "committed_offset": offset, "committed_metadata": note} for index in (0, 9)
         ]
         topics = [
             {"name": "orders", "topic_id": self.topic.topic_id, "partitions": partitions},
@@ -287,6 +287,20 @@ async def test_fetch_in_every_version(broker: Broker, version: int) -> None:
     assert [(each.committed_offset, each.metadata) for each in orders.partitions] == [(7, "m"), (-1, "")]
     assert nothing.partitions[0].committed_offset == -1
     assert nothing.partitions[0].error_code == (100 if version >= 10 else 0)
+
+
+@pytest.mark.parametrize("offset", [-1, -2, -1001])
+async def test_a_negative_offset_and_a_nul_are_committed_and_fetched_as_in_kafka(broker: Broker, offset: int) -> None:
+    """kafkajs commits -1 to recover from OFFSET_OUT_OF_RANGE; librdkafka's tests send a NUL."""
+    await broker.commit()
+    answer = await broker.commit(offset=offset, note="a\0b")
+    assert answer.topics[0].partitions[0].error_code == 0
+    (group,) = (await broker.ask(FETCH, 9, groups=[{"group_id": "g", "topics": None}])).groups
+    assert [(each.committed_offset, each.metadata) for each in group.topics[0].partitions] == [(offset, "a\0b")]
+    deleted = await broker.ask(
+        OFFSET_DELETE, 0, group_id="g", topics=[{"name": "orders", "partitions": [{"partition_index": 0}]}]
+    )
+    assert deleted.topics[0].partitions[0].error_code == 0
 
 
 @pytest.mark.parametrize("version", [version for version in versions(FETCH) if version >= 2])
