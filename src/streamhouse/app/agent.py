@@ -232,6 +232,7 @@ async def _assemble(around: Surroundings, parts: AsyncExitStack) -> Agent:
     parts.push_async_callback(log.close)
     reader = _reader(around, parts, tail, log)
     member = _member(around, wal, owner)
+    wal.on_room(lambda problem: _tell_room(log, member, problem))
     topics = TopicWatch(metadata=stores.metadata, on_changed=log.configure, report=member.report)
     topics.start()
     parts.push_async_callback(topics.close)
@@ -274,6 +275,12 @@ def _tell_recovered(wal_dir: Path, recovered: Recovered) -> None:
             "torn_bytes": recovered.torn_bytes,
         },
     )
+
+
+def _tell_room(log: LeasedLog, member: Member, problem: Exception | None) -> None:
+    member.report("the write-ahead log's disk", problem)
+    if problem is None:
+        log.look_for_room()
 
 
 def _broker(around: Surroundings, parts: AsyncExitStack, agent: Agent, owner: LogOwner) -> Broker:

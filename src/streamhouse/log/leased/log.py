@@ -224,6 +224,10 @@ class LeasedLog:
             return True
         return False
 
+    def look_for_room(self) -> None:
+        """The WAL may take writes again that it has refused: those who wait for room try again."""
+        self._budget.look_again()
+
     async def wait_writable(self, key: PartitionKey, size_bytes: int, timeout_s: float | None = None) -> None:
         """Returns at once unless a batch must wait: for the end of a barrier, or for room. Else when it need not any
         more, or when the time is up: then an append says what it would have waited for.
