@@ -28,6 +28,7 @@ from streamhouse.broker.broker import Broker
 from streamhouse.cluster.contract import Mode, Timings
 from streamhouse.cluster.member import Member
 from streamhouse.core.clock import Clock
+from streamhouse.core.errors import MetadataError
 from streamhouse.core.ids import PartitionKey
 from streamhouse.core.limits import MIB
 from streamhouse.core.randomness import Randomness
@@ -225,9 +226,11 @@ async def _assemble(around: Surroundings, parts: AsyncExitStack) -> Agent:
         randomness=around.randomness,
         options=leased_options(settings, durability),
         on_dropped=owner.dropped,
+        on_alarm=lambda words: member.report("lost commits", MetadataError(words)),
     )
     for key, frames in held_by_partition(recovered.frames()).items():
         log.hold_frames(key, frames)
+    await log.check_held_frames()
     log.start()
     parts.push_async_callback(log.close)
     reader = _reader(around, parts, tail, log)
