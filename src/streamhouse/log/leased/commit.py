@@ -173,8 +173,8 @@ class Committer:
         return [placed for packed in objects for placed in packed.placed]
 
     async def _upload_again(self, chunks: Sequence[Chunk], tries: int) -> list[Placed]:
-        """With a stamp that the horizon has not passed. The first time at once: vacuum has overtaken a slow upload. If it
-        happens again, something is wrong, and each further upload waits for a pause."""
+        """With a stamp that the horizon has not passed. The first time at once: vacuum has overtaken a slow upload. If
+        it happens again, something is wrong, and each further upload waits for a pause."""
         self.health.objects_stale += len(chunks)
         await self.learn_horizon([chunk.partition.key for chunk in chunks])
         if tries:
