@@ -31,7 +31,7 @@
     │   ├── ObjectExists                create-only put on a taken key
     │   ├── ReadPastEnd                 a range reaches past the object's end
     │   ├── StoreUnavailable            retries ran out, or time-out
-    │   │   └── StoreCredentialsMissing no credentials were found anywhere
+    │   │   └── StoreCredentialsMissing  no credentials were found anywhere
     │   ├── StoreDenied                 credentials or permissions
     │   └── StoreMisconfigured          no such bucket, wrong region or endpoint, a file system without hard links
     ├── MetadataError                   the metadata store
