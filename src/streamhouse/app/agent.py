@@ -30,6 +30,7 @@ from streamhouse.broker.broker import Broker
 from streamhouse.cluster.contract import Mode, Timings
 from streamhouse.cluster.member import Member
 from streamhouse.core.clock import Clock
+from streamhouse.core.errors import MetadataError
 from streamhouse.core.ids import PartitionKey
 from streamhouse.core.limits import MIB
 from streamhouse.core.randomness import Randomness
@@ -237,15 +238,18 @@ async def _assemble(around: Surroundings, parts: AsyncExitStack) -> Agent:
         randomness=around.randomness,
         options=leased_options(settings, durability),
         on_dropped=owner.dropped,
+        on_alarm=lambda words: member.report("lost commits", MetadataError(words)),
     )
     for key, frames in held.items():
         log.hold_frames(key, frames)
+    await log.check_held_frames()
     log.start()
     parts.push_async_callback(log.close)
     reader = _reader(around, parts, tail, log)
     member = _member(around, wal, owner)
     if on_sqlite:
         progress.start(member.report)
+    wal.on_room(lambda problem: _tell_room(log, member, problem))
     topics = TopicWatch(metadata=stores.metadata, on_changed=log.configure, report=member.report)
     topics.start()
     parts.push_async_callback(topics.close)
@@ -288,6 +292,12 @@ def _tell_recovered(wal_dir: Path, recovered: Recovered) -> None:
             "torn_bytes": recovered.torn_bytes,
         },
     )
+
+
+def _tell_room(log: LeasedLog, member: Member, problem: Exception | None) -> None:
+    member.report("the write-ahead log's disk", problem)
+    if problem is None:
+        log.look_for_room()
 
 
 def _broker(around: Surroundings, parts: AsyncExitStack, agent: Agent, owner: LogOwner) -> Broker:

@@ -31,6 +31,7 @@
     │   ├── ObjectExists                create-only put on a taken key
     │   ├── ReadPastEnd                 a range reaches past the object's end
     │   ├── StoreUnavailable            retries ran out, or time-out
+    │   │   └── StoreCredentialsMissing  no credentials were found anywhere
     │   ├── StoreDenied                 credentials or permissions
     │   └── StoreMisconfigured          no such bucket, wrong region or endpoint, a file system without hard links
     ├── MetadataError                   the metadata store
@@ -282,6 +283,10 @@ class ReadPastEnd(StoreError):
 class StoreUnavailable(StoreError):
     retriable = True
     default_hint = "check that the object store is up and reachable; the call may be repeated"
+
+
+class StoreCredentialsMissing(StoreUnavailable):
+    """The last place to look is a service of the cloud, which may answer later. A start does not wait for it."""
 
 
 class StoreDenied(StoreError):
