@@ -170,7 +170,7 @@ class _Judge:
             if write is None:
                 self._report(Kind.PHANTOM, f"{value!r} at {places}: nobody wrote that here")
                 continue
-            allowed = 1 if write.idempotent else write.attempts
+            allowed = max(len(write.identities), 1) if write.idempotent else write.attempts
             if len(places) > allowed:
                 self._report(Kind.DUPLICATED, f"{value!r} at {places}, sent {write.attempts} times by {_whose(write)}")
         for write in self._writes:
@@ -194,6 +194,10 @@ class _Judge:
     def _judge_acknowledged(self, write: Write) -> None:
         offset = write.base_offset
         if offset is None:
+            if not self._places.get(write.values[0]):
+                self._report(
+                    Kind.LOST, f"{write.values[0]!r} of {_whose(write)}, said to be written, is not in the log"
+                )
             return
         if self._log.get(offset) == write.values[0] or self._is_excused(write):
             return

@@ -24,7 +24,9 @@ class Write:
     acks: int
     invoked_ms: float
     sequence: int | None = None
-    """The base sequence of an idempotent producer's batch."""
+    """The place of an idempotent producer's batch among all that it wrote; what its client made of it is below."""
+    identities: set[tuple[int, int, int]] = field(default_factory=set)
+    """Under which producer id, epoch and sequence it was sent: each of them is at most once in the log."""
     attempts: int = 0
     """How often it was sent; each may have arrived, whatever the producer heard."""
     acked_ms: float | None = None

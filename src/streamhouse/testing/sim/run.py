@@ -19,7 +19,7 @@ from streamhouse.testing.sim.evidence import collect, leave_slots, raw_partition
 from streamhouse.testing.sim.history import Read
 from streamhouse.testing.sim.loop import SimLoop, SimulationStuck
 from streamhouse.testing.sim.nemesis import Nemesis
-from streamhouse.testing.sim.producers import IdempotentProducer, PlainProducer
+from streamhouse.testing.sim.producers import Producer
 from streamhouse.testing.sim.readers import Reader
 from streamhouse.testing.sim.replacing import replaced
 from streamhouse.testing.sim.scenario import Scenario, draw_scenario
@@ -105,11 +105,7 @@ async def _live(world: World, errands: Errands) -> None:
     nemesis = Nemesis(world)
     clients = [errands.lane.spawn(errands.run())]
     for number, plan in enumerate(world.scenario.producers):
-        producer = (
-            IdempotentProducer(world, f"p{number}", plan, producer_id=100 + number)
-            if plan.idempotent
-            else PlainProducer(world, f"p{number}", plan)
-        )
+        producer = Producer(world, f"p{number}", plan)
         clients.append(producer.client.lane.spawn(producer.run()))
     for number in range(world.scenario.sinks):
         sink = Sink(world, f"s{number}")

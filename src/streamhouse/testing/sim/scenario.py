@@ -95,20 +95,39 @@ SINGLE_TIMINGS: Final = Timings(
 )
 
 
+class ClientKind(StrEnum):
+    """Whose behaviour a producer has. The last two are idempotent."""
+
+    PLAIN = "plain"
+    JAVA = "java"
+    LIBRDKAFKA = "librdkafka"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerPlan:
+    kind: ClientKind
     acks: int
-    idempotent: bool
     writes: int
+    session_writes: int
+    """How many of them one producer object makes, before the application makes a new one."""
+    dies: float
+    """How likely a producer ends without waiting for its answers."""
     burst: int
     """How many writes it makes in a row, at most."""
     rest_ms: float
     """Between two bursts, at most; a change of leaders or a mischief ends it."""
     attempts: int
-    """How often one write is sent before the producer gives up; an idempotent one does not."""
+    """How often a plain producer sends a batch before it gives up."""
     in_flight: int
+    """Requests on a connection, of a plain producer; the others have five."""
     timeout_ms: float
-    """How long it waits for an answer."""
+    """How long the agent has for its answer, and the client waits for it."""
+    delivery_timeout_ms: float | None
+    """When a Java client gives a batch up; None for never."""
+
+    @property
+    def idempotent(self) -> bool:
+        return self.kind is not ClientKind.PLAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +156,9 @@ class Scenario:
     repeated: float
     store_faults: float
     lost_answers: float
-    """Of agents to clients."""
+    """How often a connection breaks when an agent answers."""
+    stalls: float
+    """How often a request of a client, and all behind it, arrive late."""
     batch_records: int
     """How many records a batch has at most."""
     value_bytes: int
@@ -152,6 +173,7 @@ class Scenario:
 def draw_scenario(seed: int) -> Scenario:
     dice = Dice(seed).child("scenario")
     sink_dice = Dice(seed).child("sinks")
+    clients = Dice(seed).child("clients")
     single = dice.chance(0.3)
     durability = Durability.WAL if single else Durability.OBJECT
     agents = 1 if single else dice.pick((2, 3, 3, 3, 4))
@@ -168,7 +190,7 @@ def draw_scenario(seed: int) -> Scenario:
         topics=dice.pick(((1,), (1,), (2,), (1, 1), (2, 1))),
         compacted=dice.chance(0.15),
         run_ms=dice.uniform(3000, 9000),
-        producers=tuple(_producer(dice, single) for _ in range(dice.between(2, 3))),
+        producers=tuple(_producer(clients) for _ in range(clients.between(2, 3))),
         readers=dice.between(1, 2),
         sinks=sink_dice.between(1, 2) if sink_dice.chance(0.35) else 0,
         sink_batches=sink_dice.between(3, 8),
@@ -181,6 +203,7 @@ def draw_scenario(seed: int) -> Scenario:
         repeated=rate(0.1),
         store_faults=rate(0.4),
         lost_answers=rate(0.1),
+        stalls=clients.uniform(0.005, 0.05) if clients.chance(0.5) else 0.0,
         batch_records=dice.pick((1, 1, 3)),
         value_bytes=dice.pick((24, 24, 300)),
         timings=SINGLE_TIMINGS if single else FLEET_TIMINGS,
@@ -208,15 +231,19 @@ def draw_scenario(seed: int) -> Scenario:
     )
 
 
-def _producer(dice: Dice, single: bool) -> ProducerPlan:
-    idempotent = dice.chance(0.4)
+def _producer(dice: Dice) -> ProducerPlan:
+    kind = dice.weighted([(2, ClientKind.PLAIN), (1, ClientKind.JAVA), (1, ClientKind.LIBRDKAFKA)])
+    plain = kind is ClientKind.PLAIN
     return ProducerPlan(
-        acks=dice.weighted([(4, -1), (4, 1), (1, 0 if not idempotent else -1)]),
-        idempotent=idempotent,
-        writes=dice.between(10, 40),
-        burst=dice.pick((1, 3, 6)),
+        kind=kind,
+        acks=dice.weighted([(4, -1), (4, 1), (1, 0)]) if plain else dice.weighted([(5, -1), (1, 1)]),
+        writes=dice.between(15, 50),
+        session_writes=1000 if plain else dice.pick((3, 8, 20)),
+        dies=0.0 if plain else dice.pick((0.0, 0.0, 0.2)),
+        burst=dice.pick((1, 3, 8, 16)),
         rest_ms=dice.pick((150.0, 500.0, 2000.0)),
         attempts=dice.pick((1, 4, 20)),
-        in_flight=dice.between(1, 3),
+        in_flight=dice.pick((1, 3, 5)),
         timeout_ms=dice.pick((300.0, 800.0, 2500.0)),
+        delivery_timeout_ms=dice.pick((None, None, 1500.0, 4000.0)),
     )

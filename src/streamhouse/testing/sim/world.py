@@ -60,6 +60,7 @@ class World:
         self.adopted: dict[tuple[str, int, Key], Committed] = {}
         """What a sink's batch became, by query, batch and partition."""
         self._stir = asyncio.Event()
+        self._producer_ids = 99
         self.over = False
         """Producers begin nothing new."""
 
@@ -85,6 +86,14 @@ class World:
         with suppress(TimeoutError):
             async with asyncio.timeout(most_s):
                 await self._stir.wait()
+
+    def new_producer_id(self) -> int:
+        self._producer_ids += 1
+        return self._producer_ids
+
+    def may_forget(self, key: PartitionKey) -> bool:
+        """Whether something happened that makes a log forget, through no fault of the code, what it acknowledged."""
+        return False
 
     def keys(self) -> list[PartitionKey]:
         return [key for topic in self.topics.values() for key in topic.partition_keys()]
