@@ -17,6 +17,7 @@ from streamhouse.broker.cluster_view import ClusterView, Endpoint
 from streamhouse.broker.configs import Configs
 from streamhouse.broker.groups.coordinator import GroupCoordinator
 from streamhouse.broker.groups.options import GroupOptions
+from streamhouse.broker.produce import Produce
 from streamhouse.broker.producer_ids import ProducerIds
 from streamhouse.broker.reads import Reads
 from streamhouse.broker.topics import TopicAdmin
@@ -59,6 +60,15 @@ def make_view(settings: Settings, metadata: MetadataStore, *, agent_id: str, dur
 
 def make_broker(parts: BrokerParts) -> Broker:
     settings, metadata, view = parts.settings, parts.metadata, parts.view
+    writes = Writes(
+        log=parts.log,
+        reader=parts.reader,
+        metadata=metadata,
+        leases=parts.member.lease_table,
+        view=view,
+        clock=parts.clock,
+        taking_over=parts.member.is_taking_over,
+    )
     return Broker(
         view=view,
         topics=TopicAdmin(
@@ -68,15 +78,8 @@ def make_broker(parts: BrokerParts) -> Broker:
             default_partition_count=settings.kafka.num_partitions,
         ),
         configs=Configs(metadata=metadata, view=view, settings=settings),
-        writes=Writes(
-            log=parts.log,
-            reader=parts.reader,
-            metadata=metadata,
-            leases=parts.member.lease_table,
-            view=view,
-            clock=parts.clock,
-            taking_over=parts.member.is_taking_over,
-        ),
+        produce=Produce(writes),
+        writes=writes,
         reads=Reads(reader=parts.reader, log=parts.log, metadata=metadata, view=view, durability=parts.durability),
         groups=parts.groups,
         producer_ids=ProducerIds(metadata),

@@ -14,6 +14,7 @@ from streamhouse.core.settings import Settings
 
 if TYPE_CHECKING:
     from streamhouse.broker.groups.coordinator import GroupCoordinator
+    from streamhouse.broker.produce import Produce
     from streamhouse.broker.reads import Reads
     from streamhouse.broker.writes import Writes
 
@@ -25,6 +26,7 @@ class Broker:
     view: ClusterView
     topics: TopicAdmin
     configs: Configs
+    produce: Produce
     writes: Writes
     reads: Reads
     groups: GroupCoordinator

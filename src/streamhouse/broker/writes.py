@@ -14,7 +14,6 @@ from struct import Struct
 from typing import Final
 
 from streamhouse.broker.cluster_view import ClusterView
-from streamhouse.broker.deadlines import Deadlines
 from streamhouse.cluster.lease_table import LeaseTable, Stage
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import (
@@ -76,8 +75,6 @@ class Writes:
         taking_over: Callable[[PartitionKey], bool] = lambda key: False,
     ) -> None:
         """``taking_over``: whether this agent has agreed to lead a partition that another still closes."""
-        self.deadlines = Deadlines()
-        """Of writes whose callers wait."""
         self._log = log
         self._reader = reader
         self._metadata = metadata

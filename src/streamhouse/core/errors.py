@@ -41,6 +41,7 @@
     │   └── WalFailed                   a write or sync failed: this process acknowledges nothing any more
     │       └── WalOutcomeUnknown       … while this frame was on its way: it may be on the disk, or not
     ├── BackPressureRejected            memory or disk is full of what is not committed yet; nothing was taken
+    ├── NotAcknowledged                 a write was not acknowledged in time; it may be written later, or never
     ├── NotAdopted                      a sink's batch is safe, but no leader has put it into the log in time
     ├── TargetError                     a database or table that a pipeline writes to
     │   └── TargetUnavailable           it does not answer
@@ -87,7 +88,8 @@
         ├── TransferConflict            a transfer is not in the state this step needs
         ├── CompactionConflict
         ├── OutOfOrderSequence          an idempotent producer left a gap
-        ├── DuplicateSequence           … repeated a batch older than its last five
+        │   └── UnknownProducer         … which the log may have forgotten; it begins anew at sequence 0 (R21)
+        ├── DuplicateSequence           … repeated a batch that was written before its last five
         ├── StaleProducer               … has an older epoch than one that has written
         ├── GroupNotEmpty               a simple commit on a group with members
         ├── BatchRegressed              a sink batch older than the last one (R8)
@@ -339,6 +341,13 @@ class BackPressureRejected(StreamHouseError):
     default_hint = "send again a little later"
 
 
+class NotAcknowledged(StreamHouseError):
+    kafka_code = 7  # REQUEST_TIMED_OUT
+    http_status = 503
+    retriable = True
+    default_hint = "send again; an idempotent producer's batch is written once"
+
+
 class NotAdopted(StreamHouseError):
     kafka_code = 7  # REQUEST_TIMED_OUT
     http_status = 503
@@ -579,6 +588,11 @@ class CompactionConflict(Conflict):
 
 class OutOfOrderSequence(Conflict):
     kafka_code = 45  # OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+class UnknownProducer(OutOfOrderSequence):
+    kafka_code = 59  # UNKNOWN_PRODUCER_ID
+    default_hint = "bump the producer's epoch and start again at sequence 0, as Kafka clients do by themselves"
 
 
 class DuplicateSequence(Conflict):

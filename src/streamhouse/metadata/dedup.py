@@ -1,9 +1,19 @@
 """Idempotent producers: judging a batch against what a producer wrote last. Pure; no IO.
 
-Kafka's rules. A window holds the last PRODUCER_WINDOW batches of one producer epoch on one partition. Sequences wrap at
-2³¹-1. A known producer must go on exactly where it stopped; a new epoch starts at 0; a producer the log has forgotten
-may start anywhere. A repeat of a batch in the window gets the original's offset, so a retry after a lost reply is
-harmless.
+A window holds the last PRODUCER_WINDOW batches of one producer epoch on one partition. Sequences wrap at 2³¹-1.
+
+    the producer is unknown         sequence 0 is appended; any other is UNKNOWN_PRODUCER
+    a new epoch                     sequence 0 is appended; any other is OUT_OF_ORDER
+    the next sequence               is appended
+    a batch of the window again     DUPLICATE, with the original's offset: a retry after a lost reply is harmless
+    wholly before the window        DUPLICATE_TOO_OLD: it is known to be written
+    anything else                   OUT_OF_ORDER: a gap, or a batch that is only partly known
+
+Why an unknown producer must start at 0 (R21): clients send five batches at once. If batch 0 is refused and batch 1 were
+accepted, the retry of batch 0 would lie before the window and be answered "duplicate", which clients count as written.
+Its records would be lost. With this rule each epoch's sequences are complete from 0 on, so everything before the window
+is written. "Before" means less than half the sequence space before, because further away lies what comes after the
+wrap, and it does not look back across the wrap, because a fresh epoch that starts at 0 looks the same.
 """
 
 from __future__ import annotations
@@ -14,6 +24,11 @@ from streamhouse.core.limits import PRODUCER_WINDOW
 from streamhouse.metadata.contract.log import BatchOutcome, BatchRun, BatchVerdict, ProducerBatch
 
 SEQUENCE_MODULUS = 2**31
+
+
+def lies_before(base_sequence: int, record_count: int, later_sequence: int) -> bool:
+    """Whether all these sequences come before the later one; the module's header says what "before" means."""
+    return record_count <= later_sequence - base_sequence < SEQUENCE_MODULUS // 2
 
 
 class ProducerWindow:
@@ -30,19 +45,16 @@ class ProducerWindow:
         if batch.producer_epoch < self.producer_epoch:
             return BatchOutcome(verdict=BatchVerdict.STALE_PRODUCER)
         if not self.batches:
-            return None
+            return None if batch.base_sequence == 0 else BatchOutcome(verdict=BatchVerdict.UNKNOWN_PRODUCER)
         if batch.producer_epoch > self.producer_epoch:
             return None if batch.base_sequence == 0 else BatchOutcome(verdict=BatchVerdict.OUT_OF_ORDER)
         for known in self.batches:
             if known.base_sequence == batch.base_sequence and known.record_count == batch.record_count:
                 return BatchOutcome(verdict=BatchVerdict.DUPLICATE, base_offset=known.base_offset)
-        last = self.batches[-1]
-        expected = (last.base_sequence + last.record_count) % SEQUENCE_MODULUS
-        if batch.base_sequence == expected:
+        first, last = self.batches[0], self.batches[-1]
+        if batch.base_sequence == (last.base_sequence + last.record_count) % SEQUENCE_MODULUS:
             return None
-        # Half the sequence space behind is the past, half ahead is a gap.
-        behind = (expected - batch.base_sequence) % SEQUENCE_MODULUS
-        too_old = behind < SEQUENCE_MODULUS // 2
+        too_old = lies_before(batch.base_sequence, batch.record_count, first.base_sequence)
         return BatchOutcome(verdict=BatchVerdict.DUPLICATE_TOO_OLD if too_old else BatchVerdict.OUT_OF_ORDER)
 
     def record(self, batch: BatchRun, base_offset: int) -> None:

@@ -12,7 +12,9 @@ from streamhouse.core.errors import (
     DuplicateSequence,
     OutOfOrderSequence,
     StaleProducer,
+    UnknownProducer,
 )
+from streamhouse.log.leased import idempotence
 
 
 async def test_r9_a_retry_gets_the_originals_offsets_and_waits_for_it(tmp_path: Path) -> None:
@@ -57,6 +59,49 @@ async def test_idempotent_producers_hear_their_mistakes(tmp_path: Path) -> None:
         with pytest.raises(StaleProducer):
             node.log.append(key, batch("v", producer=(9, 0, 7)), acks=1)
         assert node.log.append(key, batch("v", producer=(9, 1, 7)), acks=1).base_offset == 7
+
+
+async def test_r21_the_first_batch_of_a_producer_is_never_lost_behind_its_second(tmp_path: Path) -> None:
+    """Clients send five batches at once. When the first is refused, the second must not be taken in its place."""
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(), await stage.node()
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        for sequence in (1, 2):
+            with pytest.raises(OutOfOrderSequence, match="starts at sequence 0"):
+                node.log.append(key, batch("b", producer=(9, 0, sequence)), acks=-1)
+        first = node.log.append(key, batch("a", producer=(9, 0, 0)), acks=-1)
+        second = node.log.append(key, batch("b", producer=(9, 0, 1)), acks=-1)
+        assert (first.duplicate, first.base_offset, second.base_offset) == (False, 0, 1)
+        await acked(first, second)
+        with pytest.raises(OutOfOrderSequence):
+            node.log.append(key, batch("c", producer=(9, 1, 2)), acks=-1)
+
+
+async def test_r21_an_evicted_producer_is_told_to_begin_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idempotence, "MAX_PRODUCERS_PER_PARTITION", 2)
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(), await stage.node()
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        await acked(*(node.log.append(key, batch("v", producer=(id_, 0, 0)), acks=-1) for id_ in (9, 10, 11)))
+        with pytest.raises(UnknownProducer):
+            node.log.append(key, batch("w", producer=(9, 0, 1)), acks=-1)
+        with pytest.raises(OutOfOrderSequence) as never_here:
+            node.log.append(key, batch("w", producer=(12, 0, 1)), acks=-1)
+        assert not isinstance(never_here.value, UnknownProducer)
+        assert node.log.append(key, batch("w", producer=(9, 1, 0)), acks=-1).base_offset == 3
+
+
+async def test_r21_a_batch_that_is_only_partly_known_is_not_called_written(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(), await stage.node()
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        await acked(node.log.append(key, batch("a", "b", producer=(9, 0, 0)), acks=-1))
+        with pytest.raises(OutOfOrderSequence):
+            node.log.append(key, batch("b", "c", producer=(9, 0, 1)), acks=-1)
+        assert node.log.append(key, batch("c", producer=(9, 0, 2)), acks=-1).base_offset == 2
 
 
 async def test_r9_nothing_uncommitted_is_called_written_long_ago(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ async def test_a_take_over_finds_the_former_leader_s_windows(backend: Backend) -
     assert [one.producer_id for one in loaded[led.key]] == [1]
 
 
-async def test_idle_producers_are_forgotten_and_may_start_anywhere(backend: Backend) -> None:
+async def test_r21_a_forgotten_producer_is_unknown_until_it_starts_again_at_0(backend: Backend) -> None:
     key = await backend.partition(leaderless=True)
 
     async def commit(producer: int, sequence: int) -> BatchVerdict:
@@ -122,7 +122,8 @@ async def test_idle_producers_are_forgotten_and_may_start_anywhere(backend: Back
     assert await backend.store.expire_producers(idle_ms=1000, limit=10) == 1
     assert await backend.store.expire_producers(idle_ms=1000, limit=10) == 0
     assert set(await windows(backend, key)) == {2}
-    assert await commit(1, 77) is BatchVerdict.APPENDED
+    assert await commit(1, 1) is BatchVerdict.UNKNOWN_PRODUCER
+    assert await commit(1, 0) is BatchVerdict.APPENDED
     assert await commit(2, 77) is BatchVerdict.OUT_OF_ORDER
 
 

@@ -12,9 +12,10 @@ at a time, as Apache Kafka does.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from streamhouse.broker.produce import WriteOrder
 from streamhouse.wire.buffers import BytesLike
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class Client:
     host: str
     listener: str
     """Name of the listener it came through; its advertised address is what this client is told."""
+    order: WriteOrder = field(default_factory=WriteOrder)
+    """The writes of this connection keep their order."""
     client_id: str = ""
     software_name: str = ""
     software_version: str = ""

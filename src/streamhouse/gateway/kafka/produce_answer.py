@@ -1,7 +1,7 @@
-"""One Produce's answer while it is being collected: from its appends as they end, one by one.
+"""One Produce's answer: which batches the request has, and the response once the broker knows what became of them.
 
-A cheap gather. The appends belong to the log and go on whatever becomes of the answer: a client that hangs up, or a
-time-out, ends the waiting and nothing else.
+The appends belong to the log and go on whatever becomes of the answer: a client that hangs up, or a time-out, ends the
+waiting and nothing else.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from streamhouse.broker.produce import Outcome, ProduceCall
 from streamhouse.core.errors import StreamHouseError
 from streamhouse.core.ids import PartitionKey
 from streamhouse.gateway.kafka.api import Buffers, Call, CloseConnection
@@ -16,6 +17,7 @@ from streamhouse.gateway.kafka.codes import ErrorCode
 from streamhouse.gateway.kafka.hot.leaders import CurrentLeader
 from streamhouse.gateway.kafka.hot.produce import partition_error, partition_ok, write_response
 from streamhouse.gateway.kafka.redirect import current_leader
+from streamhouse.wire.buffers import BytesLike
 
 _TOLD_AS_THEY_ARE: Final = frozenset(
     {
@@ -33,6 +35,7 @@ _TOLD_AS_THEY_ARE: Final = frozenset(
         ErrorCode.INVALID_REQUEST,
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
         ErrorCode.INVALID_PRODUCER_EPOCH,
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
@@ -42,127 +45,84 @@ _TOLD_AS_THEY_ARE: Final = frozenset(
 
 
 class ProduceAnswer:
-    """Is the callback of its appends. ``problem`` is the last thing that went wrong."""
-
-    __slots__ = ("_acks", "_call", "_future", "_leaders", "_left", "_parts", "_topics", "_waiting", "problem")
+    __slots__ = ("_acks", "_batches", "_call", "_future", "_leaders", "_parts", "_places", "_problem", "_topics")
 
     def __init__(self, call: Call, acks: int) -> None:
-        self.problem: str | None = None
         self._call = call
         self._acks = acks
-        self._future: asyncio.Future[Buffers | None] | None = None
-        self._leaders: list[CurrentLeader] = []
-        self._left = 0
+        self._problem: str | None = None
+        """The last thing that went wrong."""
         self._topics: list[tuple[bytes, list[bytes]]] = []
         self._parts: list[bytes] = []
-        self._waiting: list[tuple[asyncio.Future[None] | None, list[bytes], int, PartitionKey]] = []
-        """Append, and where its part stands: list, place, partition. None: it waits for its partition to open."""
+        self._batches: list[tuple[PartitionKey, BytesLike]] = []
+        self._places: list[tuple[list[bytes], int]] = []
+        """For each batch, where its part of the response stands."""
+        self._leaders: list[CurrentLeader] = []
+        self._future: asyncio.Future[Buffers | None] | None = None
 
     def topic(self, raw: bytes) -> None:
         """What follows belongs to this topic."""
         self._parts = []
         self._topics.append((raw, self._parts))
 
-    def append(self, key: PartitionKey, records: memoryview | bytes) -> None:
-        """Raises StreamHouseError; nothing has been taken then."""
-        call = self._call
-        broker = call.broker
-        append = broker.writes.append(key, records, acks=self._acks)
-        parts = self._parts
-        parts.append(
-            partition_ok(
-                call.version,
-                key.partition,
-                append.base_offset,
-                append.log_append_time_ms,
-                broker.reads.known_log_start(key),
-            )
-        )
-        if self._acks:
-            self._waiting.append((append.done, parts, len(parts) - 1, key))
-            self._left += 1
-            append.done.add_done_callback(self)
+    def add(self, key: PartitionKey, records: BytesLike) -> None:
+        """A batch for the broker."""
+        self._batches.append((key, records))
+        self._places.append((self._parts, len(self._parts)))
+        self._parts.append(b"")
 
     def refuse(self, index: int, code: int, message: str) -> None:
-        self.problem = message
+        """A partition whose batch the broker does not get."""
+        self._problem = message
         self._parts.append(partition_error(self._call.version, index, code, message, None))
 
-    def fail(self, key: PartitionKey, error: StreamHouseError) -> None:
-        """Nothing was taken of this partition."""
-        self.problem = error.message
-        self._parts.append(self._error(key, *_code(error, after_append=False)))
-
-    def wait_for_opening(self, key: PartitionKey) -> int:
-        """Leave a place for a partition that opens later; its number, for ``opened``."""
-        self._parts.append(b"")
-        self._waiting.append((None, self._parts, len(self._parts) - 1, key))
-        self._left += 1
-        return len(self._waiting) - 1
-
-    def opened(self, place: int, records: bytes) -> None:
-        """Try again; now the answer is what it is."""
-        _, parts, at, key = self._waiting[place]
-        self._parts = []
-        future = self._future
-        try:
-            self.append(key, records)
-        except StreamHouseError as error:
-            self.fail(key, error)
-            if not self._acks and future is not None and not future.done():
-                future.set_exception(CloseConnection(f"a produce with acks=0 failed: {error.message}"))
-        else:
-            if self._acks:
-                done, *_ = self._waiting.pop()
-                self._waiting[place] = (done, parts, at, key)
-        parts[at] = self._parts[0]
-        self._ended_one()
-
-    def begin(self, timeout_ms: int) -> Buffers | asyncio.Future[Buffers | None] | None:
-        """The answer, or who to wait for."""
-        if not self._left:
+    def produce(self, timeout_ms: int) -> Buffers | asyncio.Future[Buffers | None] | None:
+        """Hand the batches to the broker. Returns the response, or what to await for it. Raises CloseConnection."""
+        if not self._batches:
+            return self._result()
+        client, produce = self._call.client, self._call.broker.produce
+        call = produce.begin(
+            self._batches, acks=self._acks, timeout_ms=timeout_ms, order=client.order, on_done=self._done
+        )
+        self._batches = []
+        if call.done:
             return self._result()
         self._future = asyncio.get_running_loop().create_future()
-        self._call.broker.writes.deadlines.add(self, max(timeout_ms, 0) / 1000)
+        if call.waits_for_offsets:
+            self._future.add_done_callback(lambda future: call.abandon() if future.cancelled() else None)
         return self._future
 
-    def __call__(self, done: asyncio.Future[None]) -> None:
-        if done.cancelled() or done.exception() is not None:
-            self._failed(done)
-        self._ended_one()
-
-    def overdue(self) -> None:
-        """The time is up: what is not known to be written by now may be written later."""
-        for done, parts, at, key in self._waiting:
-            if done is None or not done.done():
-                parts[at] = self._error(key, ErrorCode.REQUEST_TIMED_OUT, "not acknowledged in time")
-        self._finish()
-
-    def _ended_one(self) -> None:
-        self._left -= 1
-        if not self._left:
-            self._call.broker.writes.deadlines.remove(self)
-            self._finish()
-
-    def _failed(self, done: asyncio.Future[None]) -> None:
-        error = None if done.cancelled() else done.exception()
-        code, message = _code(error, after_append=True)
-        for each, parts, at, key in self._waiting:
-            if each is done:
-                parts[at] = self._error(key, code, message)
-
-    def _finish(self) -> None:
+    def _done(self, call: ProduceCall) -> None:
+        for outcome, (parts, at) in zip(call.outcomes, self._places, strict=True):
+            parts[at] = self._part(outcome)
         future = self._future
-        if future is not None and not future.done():  # else its time was up, or the client is gone
+        if future is None or future.done():  # nothing had to be waited for, or the client has gone
+            return
+        try:
             future.set_result(self._result())
+        except CloseConnection as error:
+            future.set_exception(error)
 
     def _result(self) -> Buffers | None:
-        return (write_response(self._call.version, self._topics, self._leaders),) if self._acks else None
+        if self._acks:
+            return (write_response(self._call.version, self._topics, self._leaders),)
+        if self._problem is not None:
+            raise CloseConnection(f"a produce with acks=0 failed: {self._problem}")
+        return None
 
-    def _error(self, key: PartitionKey, code: int, message: str) -> bytes:
-        leader = current_leader(self._call, key) if code == ErrorCode.NOT_LEADER_OR_FOLLOWER else None
+    def _part(self, outcome: Outcome) -> bytes:
+        call, append, key = self._call, outcome.append, outcome.key
+        if outcome.error is None and append is not None:
+            log_start = call.broker.reads.known_log_start(key)
+            return partition_ok(call.version, key.partition, append.base_offset, append.log_append_time_ms, log_start)
+        code, message = _code(outcome.error, after_append=append is not None)
+        self._problem = message
+        leader = current_leader(call, key) if code == ErrorCode.NOT_LEADER_OR_FOLLOWER else None
         if leader is not None:
             self._leaders.append(leader)
-        return partition_error(self._call.version, key.partition, code, message, leader)
+        # Java sends a batch that gets 59 without a log start again for ever, unchanged.
+        log_start = max(call.broker.reads.known_log_start(key), 0) if code == ErrorCode.UNKNOWN_PRODUCER_ID else -1
+        return partition_error(call.version, key.partition, code, message, leader, log_start)
 
 
 def _code(error: BaseException | None, *, after_append: bool) -> tuple[int, str]:

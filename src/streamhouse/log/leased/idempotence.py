@@ -1,18 +1,33 @@
-"""Which batches of idempotent producers a partition has seen, and what it says to a repeat (R9). No IO, no awaits."""
+"""The idempotent producers of one partition: which batches it has taken, and the answer to a repeat (R9, R21).
+
+No IO, no awaits. The rules are metadata/dedup.py's. This adds what a leader knows and the store does not: batches that
+have their offsets and are not committed yet. A repeat of such a batch waits for the original. A client counts
+"duplicate" (46) as written, so that answer is given only for batches that are committed.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
-from streamhouse.core.errors import BackPressureRejected, DuplicateSequence, OutOfOrderSequence, StaleProducer
+from streamhouse.core.errors import (
+    BackPressureRejected,
+    DuplicateSequence,
+    OutOfOrderSequence,
+    StaleProducer,
+    UnknownProducer,
+)
 from streamhouse.core.limits import MAX_PRODUCERS_PER_PARTITION
 from streamhouse.log.leased.pending import Pending
 from streamhouse.log.leased.runs import run_of
 from streamhouse.metadata.contract import BatchVerdict, ProducerState
-from streamhouse.metadata.dedup import SEQUENCE_MODULUS, ProducerWindow
-from streamhouse.wire.batch import BatchHeader
+from streamhouse.metadata.dedup import ProducerWindow, lies_before
+from streamhouse.wire.batch import NO_PRODUCER_ID, BatchHeader
+
+_UNKNOWN: Final = ProducerWindow()
+"""The window of a producer that has written nothing here. Never changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +40,14 @@ class Original:
 
 
 class Idempotence:
-    __slots__ = ("_by_offset", "_by_producer", "windows")
+    __slots__ = ("_by_offset", "_by_producer", "forgotten_up_to", "windows")
 
     def __init__(self) -> None:
         self.windows: dict[int, ProducerWindow] = {}
         """By producer id, those it would recognise; the one that wrote last comes last."""
+        self.forgotten_up_to = NO_PRODUCER_ID
+        """The highest producer id that this partition has known and forgotten. An unknown producer with a higher id has
+        never written here."""
         self._by_offset: dict[int, Pending] = {}
         self._by_producer: dict[int, deque[Pending]] = {}
         """Both of the uncommitted: a producer has more of them than its window holds, while flushes are slow."""
@@ -39,11 +57,11 @@ class Idempotence:
         self.windows = {state.producer_id: ProducerWindow(state.producer_epoch, state.batches) for state in producers}
 
     def judge(self, header: BatchHeader, partition: object) -> Original | None:
-        """None for the producer's next batch; where it stands already for a repeat. Raises for what cannot be taken."""
-        window = self.windows.get(header.producer_id)
-        if window is None:
-            return None
-        outcome = window.judge(run_of(header))
+        """None for the producer's next batch; where it stands already for a repeat. Raises for what cannot be taken.
+
+        Raises StaleProducer, OutOfOrderSequence, UnknownProducer, DuplicateSequence, BackPressureRejected.
+        """
+        outcome = self.windows.get(header.producer_id, _UNKNOWN).judge(run_of(header))
         if outcome is None:
             return None
         what = f"producer {header.producer_id} on {partition}: sequence {header.base_sequence}"
@@ -52,9 +70,19 @@ class Idempotence:
                 return Original(base_offset=outcome.base_offset, pending=self._by_offset.get(outcome.base_offset))
             case BatchVerdict.STALE_PRODUCER:
                 raise StaleProducer(f"{what} comes with epoch {header.producer_epoch}, a newer one has written")
-            case BatchVerdict.DUPLICATE_TOO_OLD:
-                return self._beyond_the_window(header, what)
-        raise OutOfOrderSequence(f"{what} does not follow the last one")
+            case BatchVerdict.UNKNOWN_PRODUCER:
+                raise self._unknown(header, what)
+        waiting = self._uncommitted(header)
+        for batch in waiting:
+            same = batch.header.base_sequence == header.base_sequence
+            if same and batch.header.record_count == header.record_count:
+                return Original(base_offset=batch.base_offset, pending=batch)
+        if outcome.verdict is BatchVerdict.OUT_OF_ORDER:
+            raise OutOfOrderSequence(f"{what} does not follow the last one")
+        oldest = waiting[0].header.base_sequence if waiting else None
+        if oldest is not None and not lies_before(header.base_sequence, header.record_count, oldest):
+            raise BackPressureRejected(f"{what} is part of what waits for its commit; send it again")
+        raise DuplicateSequence(f"{what} was written long ago")
 
     def took(self, batch: Pending) -> None:
         """A batch of an idempotent producer has its offsets."""
@@ -65,7 +93,9 @@ class Idempotence:
         window.record(run_of(batch.header), batch.base_offset)
         self.windows[producer_id] = window  # at the end: the dictionary is in order of use
         if len(self.windows) > MAX_PRODUCERS_PER_PARTITION:
-            del self.windows[next(iter(self.windows))]
+            evicted = next(iter(self.windows))
+            del self.windows[evicted]
+            self.forgotten_up_to = max(self.forgotten_up_to, evicted)
 
     def committed(self, batches: Iterable[Pending]) -> None:
         """In the order in which they were taken."""
@@ -84,23 +114,21 @@ class Idempotence:
         self._by_offset.clear()
         self._by_producer.clear()
 
-    def _beyond_the_window(self, header: BatchHeader, what: str) -> Original:
-        """Clients take 46 for "written": it may be said only of what is committed."""
-        behind = [
+    def _unknown(self, header: BatchHeader, what: str) -> OutOfOrderSequence:
+        """Why an unknown producer's batch is refused. It starts at 0, or an earlier batch of it is missing (R21).
+
+        A client that the log has forgotten has no earlier batch to send: it must begin anew, and does so on 59. With 45
+        librdkafka gives up for good. Where the producer cannot have been forgotten, an earlier batch is on its way, or
+        was refused: 45 makes clients send the batches again in their order.
+        """
+        if header.producer_id <= self.forgotten_up_to:
+            return UnknownProducer(f"{what}: the log may have forgotten what this producer wrote before")
+        return OutOfOrderSequence(f"{what} is its first here; a producer starts at sequence 0")
+
+    def _uncommitted(self, header: BatchHeader) -> list[Pending]:
+        """Batches of this producer epoch that wait for their commit, oldest first; maybe more than a window holds."""
+        return [
             batch
             for batch in self._by_producer.get(header.producer_id, ())
             if batch.header.producer_epoch == header.producer_epoch
         ]
-        for batch in behind:
-            same = batch.header.base_sequence == header.base_sequence
-            if same and batch.header.record_count == header.record_count:
-                return Original(base_offset=batch.base_offset, pending=batch)
-        if behind and not _ends_before(header, behind[0].header):
-            raise BackPressureRejected(f"{what} is among what waits for its commit; send it again")
-        raise DuplicateSequence(f"{what} was written long ago")
-
-
-def _ends_before(header: BatchHeader, later: BatchHeader) -> bool:
-    """Whether all its sequences come before the other's; half the sequence space behind is the past."""
-    gap = (later.base_sequence - header.base_sequence - header.record_count) % SEQUENCE_MODULUS
-    return gap < SEQUENCE_MODULUS // 2

@@ -135,11 +135,14 @@ class BatchVerdict(StrEnum):
     DUPLICATE = "duplicate"
     """One of the producer's last five; the offset is the original's."""
     DUPLICATE_TOO_OLD = "duplicate_too_old"
-    """Older than the window of five (Kafka 46)."""
+    """Wholly before the window of five, so it is known to be written (Kafka 46; R21)."""
     OUT_OF_ORDER = "out_of_order"
-    """A gap after a known sequence (Kafka 45; R15 says what to answer)."""
+    """A gap after a known sequence, or a batch that is only partly known (Kafka 45; R15 says what to answer)."""
     STALE_PRODUCER = "stale_producer"
     """An older producer epoch (Kafka 47)."""
+    UNKNOWN_PRODUCER = "unknown_producer"
+    """No window, and the sequence is not 0: either an earlier batch of this producer was refused or is still on its
+    way, or the store has forgotten the producer (R21)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

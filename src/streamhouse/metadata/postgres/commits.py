@@ -27,7 +27,7 @@ from streamhouse.metadata.postgres.database import Database
 from streamhouse.metadata.postgres.rows import key_columns
 from streamhouse.metadata.postgres.session import Row
 
-# Positions are the numbers of migrations/0003_leased_commit.sql.
+# Positions are the numbers of migrations/0003_leased_commit.sql and 0011_first_sequence.sql.
 VERDICTS: Final = (
     Verdict.COMMITTED,
     Verdict.COMMITTED,  # by an earlier sending
@@ -44,6 +44,7 @@ _BATCH_VERDICTS: Final = (
     BatchVerdict.DUPLICATE_TOO_OLD,
     BatchVerdict.OUT_OF_ORDER,
     BatchVerdict.STALE_PRODUCER,
+    BatchVerdict.UNKNOWN_PRODUCER,
 )
 _COMMIT_LEASED: Final = f"SELECT * FROM sh_commit_leased({', '.join(f'${n}' for n in range(1, 24))})"
 _COMMIT_LEADERLESS: Final = f"SELECT * FROM sh_commit_leaderless({', '.join(f'${n}' for n in range(1, 21))})"

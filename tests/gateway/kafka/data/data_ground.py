@@ -13,6 +13,7 @@ from typing import Any, cast
 from streamhouse import StreamHouse
 from streamhouse.broker.broker import Broker
 from streamhouse.broker.cluster_view import ClusterView, Leader, Node
+from streamhouse.broker.produce import Produce
 from streamhouse.broker.reads import Reads
 from streamhouse.broker.writes import Writes
 from streamhouse.core.ids import PartitionKey
@@ -198,6 +199,8 @@ async def ground(directory: Path, **settings: Any) -> AsyncIterator[Ground]:
         )
         broker = cast(
             "Broker",
-            SimpleNamespace(view=view, reads=reads, writes=writes, settings=sh.settings, clock=sh.clock),
+            SimpleNamespace(
+                view=view, reads=reads, produce=Produce(writes), writes=writes, settings=sh.settings, clock=sh.clock
+            ),
         )
         yield Ground(sh, broker, view)

@@ -12,11 +12,11 @@ from crc32c import crc32c
 from data_ground import OTHER, PRODUCE, Ground, batch_of, new_client, produce_request
 
 from streamhouse.app import platform
+from streamhouse.broker import produce
 from streamhouse.broker.cluster_view import Leader
 from streamhouse.cluster.lease_table import Stage
 from streamhouse.core.errors import BackPressureRejected, StaleEpoch, WalOutcomeUnknown
 from streamhouse.gateway.kafka.api import CloseConnection, apis
-from streamhouse.gateway.kafka.handlers import api_00_produce
 from streamhouse.log.leased.partition import Phase
 from streamhouse.wire.batch import read_header
 from streamhouse.wire.codecs import Codec
@@ -244,7 +244,7 @@ async def test_after_the_timeout_the_answer_is_7_and_the_append_goes_on(kafka: G
     kafka.sh.agent.wal._on_synced[:] = [held.append]
     answer = await kafka.ask(PRODUCE, 9, produce_request({"t": {0: batch_of(b"v")}}, timeout=10))
     assert answer.responses[0].partition_responses[0].error_code == 7
-    assert len(kafka.broker.writes.deadlines) == 0
+    assert len(kafka.broker.produce.deadlines) == 0
     kafka.sh.agent.wal._on_synced[:] = [synced]
     synced(held[-1])
     assert [record.value for record in await kafka.sh.read("t", 0, 0)] == [b"v"]
@@ -272,7 +272,7 @@ async def test_a_client_that_hangs_up_does_not_cancel_the_append(kafka: Ground) 
     started.cancel()
     assert (await kafka.produce(batch_of(b"w"))).base_offset == 1
     assert [record.value for record in await kafka.sh.read("t", 0, 0)] == [b"v", b"w"]
-    assert len(kafka.broker.writes.deadlines) == 0
+    assert len(kafka.broker.produce.deadlines) == 0
 
 
 class Opening:
@@ -310,7 +310,7 @@ async def test_later_produces_of_a_connection_wait_behind_one_that_waits_for_a_l
     ] == [[(0, 0, 0)], [(1, 0, 1), (0, 0, 1)], [(0, 0, 2)]]
     assert [record.value for record in await kafka.sh.read("t", 0, 0)] == [b"0", b"2", b"3"]
     assert (await kafka.produce(batch_of(b"4"))).base_offset == 3
-    assert not api_00_produce._holding
+    assert kafka.client.order.gate is None
 
 
 async def test_r13_produces_wait_behind_the_barrier_of_an_adoption_and_keep_their_order(kafka: Ground) -> None:
@@ -351,7 +351,7 @@ async def test_a_producer_that_finds_no_room_for_long_is_told_why(
     await kafka.topic()
     budget = kafka.sh.agent.log._budget
     monkeypatch.setattr(budget, "max_bytes", 4000)
-    monkeypatch.setattr(api_00_produce, "_OPENING_WAIT_S", 0.05)
+    monkeypatch.setattr(produce, "MAX_WAIT_S", 0.05)
     monkeypatch.setattr(platform, "_ROOM_WAIT_S", 0.05)
     budget.held_bytes += 3000  # nobody brings these out
     part = await kafka.produce(batch_of(bytes(2000)))
@@ -409,6 +409,81 @@ async def test_those_behind_do_not_wait_for_a_lease_anew(kafka: Ground, monkeypa
     assert codes == [6, 6, 6]
     assert waits == sorted(set(waits), reverse=True)
     assert len(waits) == 3
+
+
+async def test_r21_what_follows_a_refused_batch_of_its_producer_is_refused_with_the_same_error(
+    kafka: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As every client sends them: all at once. The first finds no room, the others are small enough."""
+    await kafka.topic()
+    budget = kafka.sh.agent.log._budget
+    monkeypatch.setattr(budget, "max_bytes", 4000)
+    monkeypatch.setattr(produce, "MAX_WAIT_S", 0.05)
+    held = 3000
+    budget.held_bytes += held
+    batches = [
+        batch_of(value, producer_id=7, producer_epoch=0, base_sequence=sequence)
+        for sequence, value in enumerate((bytes(2000), b"1", b"2", b"3", b"4"))
+    ]
+    started = [kafka.start(PRODUCE, 9, produce_request({"t": {0: each}})) for each in batches]
+    codes = [(await kafka.answer(PRODUCE, 9, each)).responses[0].partition_responses[0].error_code for each in started]
+    assert codes == [19] * 5
+    other = batch_of(b"other", producer_id=8, producer_epoch=0, base_sequence=0)
+    assert (await kafka.produce(other)).base_offset == 0, "another producer is not concerned"
+    assert (await kafka.produce(batches[1])).error_code == 19, "until the refused one has come again"
+    budget.held_bytes -= held
+    started = [kafka.start(PRODUCE, 9, produce_request({"t": {0: each}})) for each in batches]
+    parts = [(await kafka.answer(PRODUCE, 9, each)).responses[0].partition_responses[0] for each in started]
+    assert [(part.error_code, part.base_offset) for part in parts] == [(0, offset) for offset in range(1, 6)]
+    values = [record.value for record in await kafka.sh.read("t", 0, 0)]
+    assert values == [b"other", bytes(2000), b"1", b"2", b"3", b"4"]
+    gap = batch_of(b"6", producer_id=7, producer_epoch=0, base_sequence=6)
+    assert (await kafka.produce(gap)).error_code == 45, "nothing was refused before it"
+
+
+async def test_r21_without_a_refused_one_before_it_a_first_sequence_above_0_is_out_of_order(kafka: Ground) -> None:
+    await kafka.topic()
+    follower = batch_of(b"1", producer_id=7, producer_epoch=0, base_sequence=1)
+    assert (await kafka.produce(follower)).error_code == 45
+    first = batch_of(b"0", producer_id=7, producer_epoch=0, base_sequence=0)
+    assert (await kafka.produce(first)).base_offset == 0
+    assert (await kafka.produce(follower)).base_offset == 1
+
+
+async def test_r21_a_forgotten_producer_is_told_so_that_it_begins_anew(kafka: Ground) -> None:
+    """59 with a log start: with 45 librdkafka gives up, without a log start Java sends the same for ever."""
+    topic = await kafka.topic()
+    partition = kafka.sh.agent.log.partition(topic.partition_keys()[0])
+    assert partition is not None
+    partition.producers.forgotten_up_to = 7
+    forgotten = batch_of(b"v", producer_id=7, producer_epoch=0, base_sequence=3)
+    part = await kafka.produce(forgotten)
+    assert (part.error_code, part.base_offset, part.log_start_offset) == (59, -1, 0)
+    assert (await kafka.produce(batch_of(b"v", producer_id=8, producer_epoch=0, base_sequence=3))).error_code == 45
+    anew = batch_of(b"v", producer_id=7, producer_epoch=1, base_sequence=0)
+    assert (await kafka.produce(anew)).base_offset == 0
+
+
+async def test_r21_a_batch_whose_time_is_up_while_it_waits_is_not_overtaken(kafka: Ground) -> None:
+    topic = await kafka.topic()
+    opening = Opening(kafka, topic.partition_keys()[0])
+    batches = [
+        batch_of(bytes([48 + sequence]), producer_id=7, producer_epoch=0, base_sequence=sequence)
+        for sequence in range(3)
+    ]
+    started = [
+        kafka.start(PRODUCE, 9, produce_request({"t": {0: each}}, timeout=timeout))
+        for each, timeout in zip(batches, (1, 30_000, 30_000), strict=True)
+    ]
+    first = await kafka.answer(PRODUCE, 9, started[0])
+    assert first.responses[0].partition_responses[0].error_code in (6, 7)
+    opening.done()
+    for each in started[1:]:
+        part = (await kafka.answer(PRODUCE, 9, each)).responses[0].partition_responses[0]
+        assert part.error_code in (6, 7)
+    for offset, each in enumerate(batches):
+        assert (await kafka.produce(each)).base_offset == offset
+    assert [record.value for record in await kafka.sh.read("t", 0, 0)] == [b"0", b"1", b"2"]
 
 
 async def test_acks_0_waits_for_a_lease_too(kafka: Ground) -> None:

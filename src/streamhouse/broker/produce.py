@@ -1,0 +1,312 @@
+"""Produce: the one way of a client's batches into the log, for every front end.
+
+A front end gives the batches of one request, and gets one ``Outcome`` for each of them, all at once, when every batch
+is as durable as its ``acks`` ask for, refused, or overdue. This module owns the order of writes and all waiting:
+
+    arrival ──► is an earlier write of this connection waiting? ──yes──► wait behind it
+                      │ no
+                      ▼
+                 append (broker/writes.py) ──refused, but may soon be taken──► wait, at most 5 s, then append again
+                      │                       (the partition opens here, is handed over, or there is no room)
+                      ▼
+              offsets or a refusal ──► followers may go on ──► acknowledged, failed, or overdue ──► on_done
+
+**Order.** Writes of one connection get their offsets in the order in which they arrive. While one waits, those behind
+it wait too, also for other partitions. Nothing is awaited between the look at a batch and its offsets (R11).
+
+**What follows a refused batch is refused (R21).** Clients send five batches of an idempotent producer at once. When the
+first is refused, the log refuses the others as out of order, because the sequence before them is missing. For a client
+that can be a serious error: some give up on it. So a connection remembers which batch of which producer it refused, and
+with which error, and the followers get the same retriable error until the refused batch has been sent again.
+
+**Time.** A request waits for its turn and for its partitions for at most MAX_WAIT_S, counted from its arrival, and for
+its acknowledgement until its own time-out. After that the answer is "not known": a batch that has its offsets goes on
+into the log, one that has none is not taken any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from streamhouse.broker.deadlines import Deadlines
+from streamhouse.broker.writes import Append, Writes
+from streamhouse.core.errors import (
+    BackPressureRejected,
+    CorruptBatch,
+    NotAcknowledged,
+    NotLeader,
+    OutOfOrderSequence,
+    StreamHouseError,
+)
+from streamhouse.core.ids import PartitionKey
+from streamhouse.core.limits import MAX_REMEMBERED_REFUSALS
+from streamhouse.wire.batch import BatchHeader, read_header
+from streamhouse.wire.buffers import BytesLike
+
+MAX_WAIT_S: Final = 5.0
+"""The longest wait for a turn, a partition or room: clients give a request up after 30 s, and may go elsewhere."""
+REFUSAL_MEMORY_S: Final = 30.0
+"""How long followers of a refused batch get its error. A client that has not sent it again by then does not want to."""
+
+
+class Outcome:
+    """What became of one batch. Exactly one of ``append`` without ``error``, or ``error``, at the end."""
+
+    __slots__ = ("append", "error", "key", "records")
+
+    def __init__(self, key: PartitionKey, records: BytesLike) -> None:
+        self.key = key
+        self.records: BytesLike | None = records
+        """The batch while it has no offsets."""
+        self.append: Append | None = None
+        """Set when it has its offsets; it may still fail, with ``error``."""
+        self.error: BaseException | None = None
+
+
+class WriteOrder:
+    """What the writes of one connection have to respect. A front end makes one for each connection."""
+
+    __slots__ = ("_refusals", "gate")
+
+    def __init__(self) -> None:
+        self.gate: asyncio.Task[None] | None = None
+        """The last write that waits. It is done when the writes behind it may have their offsets."""
+        self._refusals: dict[tuple[PartitionKey, int], tuple[int, StreamHouseError, float]] = {}
+        """By partition and producer id: the producer epoch, why a batch was refused, and until when that counts."""
+
+    def hold(self, gate: asyncio.Task[None]) -> None:
+        self.gate = gate
+        gate.add_done_callback(self._release)
+
+    def _release(self, gate: asyncio.Task[None]) -> None:
+        if self.gate is gate:
+            self.gate = None
+
+    def took(self, outcome: Outcome, records: BytesLike) -> None:
+        """The batch has its offsets: its producer goes on from here."""
+        if self._refusals:
+            self._refusals.pop((outcome.key, read_header(records).producer_id), None)
+
+    def refused(self, key: PartitionKey, records: BytesLike, error: StreamHouseError, now_s: float) -> StreamHouseError:
+        """Remember a refusal; returns what to answer, which is the error of an earlier batch for its followers."""
+        producer = _producer_of(records)
+        if producer is None:
+            return error
+        name = (key, producer.producer_id)
+        if isinstance(error, OutOfOrderSequence):
+            epoch, earlier, until_s = self._refusals.get(name, (-1, error, 0.0))
+            return earlier if epoch == producer.producer_epoch and now_s < until_s else error
+        if error.retriable and name not in self._refusals:
+            if len(self._refusals) >= MAX_REMEMBERED_REFUSALS:
+                del self._refusals[next(iter(self._refusals))]
+            self._refusals[name] = (producer.producer_epoch, error, now_s + REFUSAL_MEMORY_S)
+        return error
+
+
+class ProduceCall:
+    """One request while it is under way. Is the callback of its appends."""
+
+    __slots__ = ("_deadlines", "_left", "_on_done", "acks", "done", "outcomes", "waits_for_offsets")
+
+    def __init__(
+        self,
+        batches: Iterable[tuple[PartitionKey, BytesLike]],
+        acks: int,
+        on_done: Callable[[ProduceCall], None],
+        deadlines: Deadlines,
+    ) -> None:
+        self.acks = acks
+        self.outcomes = [Outcome(key, records) for key, records in batches]
+        self.done = False
+        """Every outcome is what it is; or the client has gone, and no batch gets offsets any more."""
+        self.waits_for_offsets = False
+        """Some of its batches had to wait. Only then it makes a difference whether the client is still there."""
+        self._left = len(self.outcomes)
+        self._on_done = on_done
+        self._deadlines = deadlines
+
+    def begin(self, timeout_s: float) -> None:
+        """Count the time-out from here, if anything is still open."""
+        if not self.done:
+            if self._left:
+                self._deadlines.add(self, timeout_s)
+            else:
+                self._finish()
+
+    def took(self, outcome: Outcome, append: Append) -> None:
+        outcome.append = append
+        outcome.records = None
+        if self.acks:
+            append.done.add_done_callback(self)
+        else:
+            self._ended_one()
+
+    def failed(self, outcome: Outcome, error: BaseException) -> None:
+        outcome.error = error
+        outcome.records = None
+        self._ended_one()
+
+    def __call__(self, done: asyncio.Future[None]) -> None:
+        error = asyncio.CancelledError() if done.cancelled() else done.exception()
+        if error is not None:
+            for outcome in self.outcomes:
+                if outcome.append is not None and outcome.append.done is done and not self.done:
+                    outcome.error = error
+        self._ended_one()
+
+    def overdue(self) -> None:
+        """The time-out is over. What is not acknowledged by now may be written later, or never."""
+        for outcome in self.outcomes:
+            append = outcome.append
+            if outcome.error is None and (append is None or (self.acks and not append.done.done())):
+                outcome.error = NotAcknowledged("not acknowledged within the request's time-out")
+        self._finish()
+
+    def abandon(self) -> None:
+        """The client has gone. What has its offsets goes on; the rest is not taken."""
+        self.done = True
+        self._deadlines.remove(self)
+
+    def _ended_one(self) -> None:
+        self._left -= 1
+        if not self._left:
+            self._deadlines.remove(self)
+            self._finish()
+
+    def _finish(self) -> None:
+        if not self.done:
+            self.done = True
+            self._on_done(self)
+
+
+class Produce:
+    def __init__(self, writes: Writes) -> None:
+        self._writes = writes
+        self.deadlines = Deadlines()
+        """The time-outs of the requests under way."""
+
+    def begin(
+        self,
+        batches: Iterable[tuple[PartitionKey, BytesLike]],
+        *,
+        acks: int,
+        timeout_ms: int,
+        order: WriteOrder,
+        on_done: Callable[[ProduceCall], None],
+    ) -> ProduceCall:
+        """Give the batches of one request their offsets, now or when it is their turn.
+
+        ``acks`` is -1, 1 or 0. ``on_done`` is called once, perhaps before this returns; never after ``abandon``. The
+        records may be views into memory that is used again after this returns: what has to wait is copied.
+        """
+        call = ProduceCall(batches, acks, on_done, self.deadlines)
+        timeout_s = max(timeout_ms, 0) / 1000
+        before = order.gate
+        waiting = self._append_all(call, order) if before is None else call.outcomes
+        if waiting:
+            call.waits_for_offsets = True
+            _copy(waiting)
+            wait_s = min(MAX_WAIT_S, timeout_s)
+            later = (
+                self._append_later(call, waiting, order, wait_s)
+                if before is None
+                else self._append_behind(call, before, order, wait_s)
+            )
+            order.hold(asyncio.create_task(later, name="produce-waiting"))
+        call.begin(timeout_s)
+        return call
+
+    def _append_all(self, call: ProduceCall, order: WriteOrder) -> list[Outcome]:
+        """Returns the batches that wait. Nothing is awaited."""
+        waiting: list[Outcome] = []
+        for outcome in call.outcomes:
+            records = outcome.records
+            assert records is not None
+            if waiting and any(earlier.key == outcome.key for earlier in waiting):
+                waiting.append(outcome)  # behind one of its own partition
+                continue
+            try:
+                append = self._writes.append(outcome.key, records, acks=call.acks)
+            except (NotLeader, BackPressureRejected) as error:
+                if self._writes.may_soon_take(outcome.key, error, len(records)):
+                    waiting.append(outcome)
+                else:
+                    _refuse(call, outcome, order, error)
+            except StreamHouseError as error:
+                _refuse(call, outcome, order, error)
+            else:
+                order.took(outcome, records)
+                call.took(outcome, append)
+        return waiting
+
+    async def _append_later(
+        self, call: ProduceCall, waiting: Sequence[Outcome], order: WriteOrder, wait_s: float
+    ) -> None:
+        """Append what waits when its partitions are ready, or find out why they are not. Raises nothing."""
+        writes, loop = self._writes, asyncio.get_running_loop()
+        give_up_s = loop.time() + wait_s
+        await writes.wait_settled([outcome.key for outcome in waiting], wait_s)
+        for outcome in waiting:
+            records = outcome.records
+            assert records is not None
+            if not call.done:
+                await writes.wait_writable(outcome.key, len(records), max(give_up_s - loop.time(), 0))
+            self._append_now(call, outcome, records, order)
+
+    def _append_now(self, call: ProduceCall, outcome: Outcome, records: BytesLike, order: WriteOrder) -> None:
+        if call.done:
+            # The client has gone or was told that the outcome is unknown; it sends the batch again, or gives it up. To
+            # take it now would be a surprise. Its followers on this connection must not overtake it.
+            order.refused(outcome.key, records, NotAcknowledged("an earlier batch was not taken in time"), _now_s())
+            outcome.records = None
+            return
+        try:
+            append = self._writes.append(outcome.key, records, acks=call.acks)
+        except StreamHouseError as error:
+            _refuse(call, outcome, order, error)
+        else:
+            order.took(outcome, records)
+            call.took(outcome, append)
+
+    async def _append_behind(
+        self, call: ProduceCall, before: asyncio.Task[None], order: WriteOrder, wait_s: float
+    ) -> None:
+        """Wait for the earlier write of this connection. The time runs meanwhile: five requests that each waited anew
+        would take longer than clients wait for an answer."""
+        loop = asyncio.get_running_loop()
+        give_up_s = loop.time() + wait_s
+        await asyncio.wait([before])
+        if call.done:
+            for outcome in call.outcomes:
+                assert outcome.records is not None
+                self._append_now(call, outcome, outcome.records, order)
+            return
+        waiting = self._append_all(call, order)
+        if waiting:
+            await self._append_later(call, waiting, order, max(give_up_s - loop.time(), 0))
+
+
+def _refuse(call: ProduceCall, outcome: Outcome, order: WriteOrder, error: StreamHouseError) -> None:
+    assert outcome.records is not None
+    call.failed(outcome, order.refused(outcome.key, outcome.records, error, _now_s()))
+
+
+def _copy(outcomes: Iterable[Outcome]) -> None:
+    for outcome in outcomes:
+        if not isinstance(outcome.records, bytes):
+            outcome.records = bytes(outcome.records or b"")
+
+
+def _producer_of(records: BytesLike) -> BatchHeader | None:
+    """The header of an idempotent producer's batch; None for anything else, right or wrong."""
+    try:
+        header = read_header(records)
+    except CorruptBatch:
+        return None
+    return header if header.has_producer else None
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
