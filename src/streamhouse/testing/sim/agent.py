@@ -10,17 +10,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from streamhouse.app.adoptions import Adoptions
 from streamhouse.app.ownership import LogOwner
 from streamhouse.app.requests import FlushRequests
 from streamhouse.app.topics import TopicWatch
 from streamhouse.broker.cluster_view import ClusterView
+from streamhouse.broker.produce import Outcome, Produce, ProduceCall, WriteOrder
 from streamhouse.broker.writes import Writes
 from streamhouse.cluster.contract import Mode
 from streamhouse.cluster.member import Member
-from streamhouse.core.errors import CorruptData, NotLeader, StreamHouseError, TopicNotFound
+from streamhouse.core.errors import CorruptData, NotAcknowledged, NotLeader, StreamHouseError, TopicNotFound
 from streamhouse.core.ids import PartitionKey
 from streamhouse.log.leased.adoption import Adoption
 from streamhouse.log.leased.log import LeasedLog
@@ -51,15 +52,6 @@ if TYPE_CHECKING:
 _STOP_TIMEOUT_S: Final = 3.0
 
 
-class TimedOut(StreamHouseError):
-    """Not acknowledged within the time that the request allows; it may be written all the same."""
-
-    kafka_code = 7  # REQUEST_TIMED_OUT
-
-    def __init__(self) -> None:
-        super().__init__("not acknowledged in time")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """A running agent's."""
@@ -69,7 +61,7 @@ class Parts:
     reader: LogReader
     member: Member
     view: ClusterView
-    writes: Writes
+    produce: Produce
     topics: TopicWatch
     flushes: FlushRequests
     adoptions: Adoptions
@@ -96,6 +88,15 @@ class Described:
 
     agents: Sequence[str]
     leaders: Mapping[PartitionKey, str]
+
+
+class ServerSide:
+    """What an agent keeps for one connection."""
+
+    def __init__(self) -> None:
+        self.order = WriteOrder()
+        self.calls: dict[ProduceCall, None] = {}
+        """Under way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,7 +338,7 @@ class SimAgent:
             reader=reader,
             member=member,
             view=view,
-            writes=writes,
+            produce=Produce(writes),
             topics=topics,
             flushes=flushes,
             adoptions=adoptions,
@@ -368,12 +369,11 @@ class SimAgent:
     def leads(self, key: PartitionKey) -> bool:
         return self.parts is not None and self.parts.log.partition(key) is not None
 
-    def new_order(self) -> Any:
-        """What this agent keeps for one connection."""
-        return None
-
-    def hung_up(self, order: Any) -> None:
-        """A connection's end has arrived."""
+    def hung_up(self, connection: ServerSide) -> None:
+        """A connection's end has arrived: as the gateway does, let go of what has no offsets yet."""
+        for call in list(connection.calls):
+            if call.waits_for_offsets:
+                call.abandon()
 
     async def describe(self) -> Described:
         parts = self._serving()
@@ -386,35 +386,37 @@ class SimAgent:
         return Described(agents=[node.agent_id for node in view.nodes()], leaders=leaders)
 
     async def produce(
-        self, connection: Connection, batches: Sequence[tuple[PartitionKey, bytes]], acks: int, timeout_ms: float
+        self, connection: ServerSide, batches: Sequence[tuple[PartitionKey, bytes]], acks: int, timeout_ms: float
     ) -> list[Appended | StreamHouseError | None]:
         """One request with batches of several partitions. Each has an outcome of its own; None with acks=0."""
         parts = self._serving()
-        outcomes: list[Append | StreamHouseError] = []
-        for key, batch in batches:
-            try:
-                if parts.view.topic_by_id(key.topic_id) is None:
-                    raise TopicNotFound(f"there is no topic {key.topic_id}")
-                outcomes.append(parts.writes.append(key, batch, acks=acks))
-            except StreamHouseError as error:
-                outcomes.append(error)
-        if acks == 0:
-            return [None] * len(batches)
-        waits = [outcome.done for outcome in outcomes if isinstance(outcome, Append)]
-        if waits:
-            await asyncio.wait(waits, timeout=timeout_ms / 1000)
-        return [self._outcome(key, outcome) for (key, _), outcome in zip(batches, outcomes, strict=True)]
+        known = [parts.view.topic_by_id(key.topic_id) is not None for key, _ in batches]
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        call = parts.produce.begin(
+            [batch for batch, is_known in zip(batches, known, strict=True) if is_known],
+            acks=acks,
+            timeout_ms=int(timeout_ms),
+            order=connection.order,
+            on_done=lambda _: ended.set_result(None),
+        )
+        if not call.done:
+            connection.calls[call] = None
+            await ended
+            del connection.calls[call]
+        outcomes = iter(call.outcomes)
+        return [
+            self._outcome(next(outcomes), acks) if is_known else TopicNotFound(f"there is no topic {key.topic_id}")
+            for (key, _), is_known in zip(batches, known, strict=True)
+        ]
 
-    def _outcome(self, key: PartitionKey, outcome: Append | StreamHouseError) -> Appended | StreamHouseError:
-        if isinstance(outcome, StreamHouseError):
-            return outcome
-        if not outcome.done.done():
-            return TimedOut()
-        error = outcome.done.exception()
-        if error is not None:
-            return error if isinstance(error, StreamHouseError) else TimedOut()
-        epoch, at_ms = self._taken[key, outcome.base_offset]
-        return Appended(agent=self.name, base_offset=outcome.base_offset, epoch=epoch, at_ms=at_ms)
+    def _outcome(self, outcome: Outcome, acks: int) -> Appended | StreamHouseError | None:
+        error, append = outcome.error, outcome.append
+        if error is not None or append is None:
+            return error if isinstance(error, StreamHouseError) else NotAcknowledged("its outcome is unknown")
+        if acks == 0:
+            return None
+        epoch, at_ms = self._taken[outcome.key, append.base_offset]
+        return Appended(agent=self.name, base_offset=append.base_offset, epoch=epoch, at_ms=at_ms)
 
     def _serving(self) -> Parts:
         if self.parts is None:

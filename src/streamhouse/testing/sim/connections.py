@@ -15,15 +15,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from streamhouse.core.errors import StreamHouseError
+from streamhouse.testing.sim.agent import ServerSide, SimAgent
 from streamhouse.testing.sim.dice import Dice
 from streamhouse.testing.sim.network import settle
-
-if TYPE_CHECKING:
-    from streamhouse.testing.sim.agent import SimAgent
-    from streamhouse.testing.sim.world import World
+from streamhouse.testing.sim.world import World
 
 T = TypeVar("T")
 
@@ -56,8 +54,7 @@ class Connection:
         self._last: asyncio.Future[None] | None = None
         """Done when the answer of the last request was given."""
         self._waiting: dict[asyncio.Future[Any], None] = {}
-        self.order = agent.new_order()
-        """What the server keeps for each connection."""
+        self.server = ServerSide()
         agent.connections.append(self)
 
     async def ask(self, request: Callable[[SimAgent, Connection], Awaitable[T]], *, timeout_ms: float) -> T:
@@ -106,7 +103,7 @@ class Connection:
         if self in self.agent.connections:
             self.agent.connections.remove(self)
         if self._is_served():
-            self.agent.hung_up(self.order)
+            self.agent.hung_up(self.server)
 
     def _is_served(self) -> bool:
         return self._process is not None and self.agent.lane is self._process and self.agent.parts is not None

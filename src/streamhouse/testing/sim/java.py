@@ -124,19 +124,18 @@ class JavaSession(Session):
         code, partition = error.kafka_code, self._of(batch)
         if code == UNKNOWN_PRODUCER:
             if not batch.reset:
-                self._disagrees(batch, error)
+                self._disagrees(batch, error, forgotten=batch.sequence == partition.last_acked + 1)
             return True
         if code == OUT_OF_ORDER:
             is_next = batch.sequence == partition.last_acked + 1
-            if partition.unresolved or (is_next and not batch.reset):
-                if not partition.unresolved or partition.tracked[:1] == [batch]:
-                    self._disagrees(batch, error)
+            if partition.tracked[:1] == [batch] if partition.unresolved else is_next and not batch.reset:
+                self._disagrees(batch, error, forgotten=True)
             return True
         return code in RETRIABLE
 
-    def _disagrees(self, batch: Batch, error: StreamHouseError) -> None:
-        """The oldest batch that is not acknowledged does not follow what the log knows."""
-        if not self._excused and not self.world.may_forget(batch.key):
+    def _disagrees(self, batch: Batch, error: StreamHouseError, *, forgotten: bool) -> None:
+        """``forgotten``: what was acknowledged last comes right before this batch, and the log does not know it."""
+        if forgotten and not self._excused and not self.world.may_forget(batch.key):
             self.world.trouble(f"{batch.write.producer}: the log has forgotten what it acknowledged: {error}")
         self._rewind[batch.key] = None
 

@@ -216,7 +216,7 @@ class Session(ABC):
         plan = self.plan
         try:
             outcomes = await self.client.connection(agent).ask(
-                lambda server, connection: server.produce(connection, encoded, plan.acks, plan.timeout_ms),
+                lambda server, connection: server.produce(connection.server, encoded, plan.acks, plan.timeout_ms),
                 timeout_ms=self.client_timeout_ms,
             )
         except (Unanswered, Unreachable) as error:
