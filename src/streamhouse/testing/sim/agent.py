@@ -18,6 +18,7 @@ from streamhouse.app.requests import FlushRequests
 from streamhouse.app.topics import TopicWatch
 from streamhouse.broker.cluster_view import ClusterView
 from streamhouse.broker.produce import Outcome, Produce, ProduceCall, WriteOrder
+from streamhouse.broker.producer_ids import ProducerIds
 from streamhouse.broker.writes import Writes
 from streamhouse.cluster.contract import Mode
 from streamhouse.cluster.member import Member
@@ -62,6 +63,7 @@ class Parts:
     member: Member
     view: ClusterView
     produce: Produce
+    producer_ids: ProducerIds
     topics: TopicWatch
     flushes: FlushRequests
     adoptions: Adoptions
@@ -240,7 +242,7 @@ class SimAgent:
                 self.world.trouble(f"{lane.name} refuses its own WAL: {error}")
             self.world.loop.world.call_later(0, self.lose_disk)
             self._ends(lane, f"its WAL is damaged: {error}")
-        except StreamHouseError as error:
+        except (StreamHouseError, OSError) as error:
             self._ends(lane, str(error))
 
     async def _stop(self, lane: Lane, parts: Parts) -> None:
@@ -339,6 +341,7 @@ class SimAgent:
             member=member,
             view=view,
             produce=Produce(writes),
+            producer_ids=ProducerIds(self._metadata),
             topics=topics,
             flushes=flushes,
             adoptions=adoptions,
@@ -384,6 +387,9 @@ class SimAgent:
                 if (leader := view.leader(key)) is not None:
                     leaders[key] = leader.node.agent_id
         return Described(agents=[node.agent_id for node in view.nodes()], leaders=leaders)
+
+    async def new_producer_id(self) -> int:
+        return await self._serving().producer_ids.next()
 
     async def produce(
         self, connection: ServerSide, batches: Sequence[tuple[PartitionKey, bytes]], acks: int, timeout_ms: float

@@ -83,6 +83,16 @@ class Committed:
     key: Key
     epoch: int
     base_offset: int
+    end_offset: int
+    """Of its last record."""
+    at_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undone:
+    """A commit that the metadata has lost, through no fault of the code. What was known by then of it is excused."""
+
+    commit: Committed
     at_ms: float
 
 
@@ -136,6 +146,7 @@ class History:
     led: list[Led] = field(default_factory=list)
     taken: list[Taken] = field(default_factory=list)
     committed: list[Committed] = field(default_factory=list)
+    undone: list[Undone] = field(default_factory=list)
     disks_lost: list[DiskLost] = field(default_factory=list)
     trimmed: dict[Key, dict[int, str]] = field(default_factory=dict)
     """Records that were below the log start when it was raised, as they were then."""

@@ -135,7 +135,7 @@ class JavaSession(Session):
 
     def _disagrees(self, batch: Batch, error: StreamHouseError, *, forgotten: bool) -> None:
         """``forgotten``: what was acknowledged last comes right before this batch, and the log does not know it."""
-        if forgotten and not self._excused and not self.world.may_forget(batch.key):
+        if forgotten and not (self._excused or self.world.forgets_producers or self.world.lost_commits):
             self.world.trouble(f"{batch.write.producer}: the log has forgotten what it acknowledged: {error}")
         self._rewind[batch.key] = None
 

@@ -70,6 +70,7 @@ class LibrdkafkaSession(Session):
         partition.queue.append(batch)
 
     def next_requests(self) -> Iterator[tuple[SimAgent, list[Batch]]]:
+        self._expire()
         if self._draining and not any(partition.flying for partition in self._partitions.values()):
             self._draining = False
             self._epoch += 1
@@ -125,28 +126,41 @@ class LibrdkafkaSession(Session):
 
     def _out_of_order(self, partition: _Partition, batch: Batch, error: StreamHouseError) -> None:
         if batch.sequence <= partition.next_acked:
-            self._disagrees(batch, error)
+            self._disagrees(batch, error, forgotten=False)
         else:
             self._queue_again(partition, batch)
             self._drain()
 
     def _unknown_producer(self, partition: _Partition, batch: Batch, error: StreamHouseError) -> None:
         if batch.sequence == partition.next_acked:
-            self._complain(batch, error)
+            self._complain(batch, error, forgotten=self.world.forgets_producers)
         if batch.sent == 1:
             self._queue_again(partition, batch)
             self._drain()
         else:
-            self._disagrees(batch, error)
+            self._disagrees(batch, error, forgotten=self.world.forgets_producers)
 
-    def _disagrees(self, batch: Batch, error: StreamHouseError) -> None:
-        self._complain(batch, error)
+    def _disagrees(self, batch: Batch, error: StreamHouseError, *, forgotten: bool) -> None:
+        self._complain(batch, error, forgotten=forgotten)
         self.finished(batch)
         self.broken = f"{error.kafka_code}: {error}"
 
-    def _complain(self, batch: Batch, error: StreamHouseError) -> None:
-        if not self._excused and not self.world.may_forget(batch.key):
+    def _complain(self, batch: Batch, error: StreamHouseError, *, forgotten: bool) -> None:
+        """``forgotten``: the log may say that it does not know the producer. It must not say that there is a gap."""
+        if not (self._excused or forgotten or self.world.lost_commits):
             self.world.trouble(f"{batch.write.producer}: the log has forgotten what it acknowledged: {error}")
+
+    def _expire(self) -> None:
+        """Give up what is too old and not in flight. What was sent may be in the log, so the epoch goes up."""
+        limit_ms = self.plan.delivery_timeout_ms
+        if limit_ms is None:
+            return
+        for partition in self._partitions.values():
+            for batch in list(partition.queue):
+                if self.world.now_ms() - batch.created_ms > limit_ms:
+                    partition.queue.remove(batch)
+                    self.finished(batch)
+                    self._drain()
 
     def _drain(self) -> None:
         self._draining = self._excused = True

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from streamhouse.core.errors import StreamHouseError
 from streamhouse.core.ids import PartitionKey
 from streamhouse.testing.sim.clients import Client
+from streamhouse.testing.sim.connections import Unanswered, Unreachable
 from streamhouse.testing.sim.history import Write
 from streamhouse.testing.sim.java import JavaSession
 from streamhouse.testing.sim.librdkafka import LibrdkafkaSession
@@ -20,6 +22,7 @@ from streamhouse.testing.sim.sending import Batch, Session
 from streamhouse.testing.sim.world import World, key_of
 
 _MOMENT_MS: Final = 10.0
+_AGAIN_MS: Final = 150.0
 _PATIENCE_MS: Final = 40_000.0
 """After everything has healed; a producer that still cannot write by then has met a bug."""
 _MAX_WAITING: Final = 25
@@ -49,7 +52,10 @@ class Producer:
     async def _session(self, writes: int) -> int:
         """Write with one producer object; returns how many batches were begun."""
         self._sessions += 1
-        session = _SESSIONS[self.plan.kind](self.client, self.plan, self.world.new_producer_id())
+        producer_id = await self._new_producer_id() if self.plan.idempotent else -1
+        if producer_id is None:
+            return writes
+        session = _SESSIONS[self.plan.kind](self.client, self.plan, producer_id)
         finished = asyncio.Event()
         feeding = asyncio.create_task(self._feed(session, writes, finished))
         sending = asyncio.create_task(session.run(finished))
@@ -64,6 +70,19 @@ class Producer:
         if session.broken:
             self.world.note(f"{self._name()} cannot go on: {session.broken}")
         return writes
+
+    async def _new_producer_id(self) -> int | None:
+        """From whichever agent answers; None when everything is over before one does."""
+        while not self.world.over:
+            try:
+                return await self.client.ask(
+                    self.client.any_agent(), lambda server: server.new_producer_id(), timeout_ms=self.plan.timeout_ms
+                )
+            except (Unanswered, Unreachable, StreamHouseError):
+                await self._pause(_AGAIN_MS)
+                self.client.doubts = True
+                await self.client.refresh()
+        return None
 
     async def _wait(self, session: Session, sending: asyncio.Task[None], dies_s: float | None) -> None:
         while not sending.done():

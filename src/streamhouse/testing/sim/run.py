@@ -146,8 +146,10 @@ async def _end_single(world: World) -> None:
 async def _end_fleet(world: World) -> None:
     """Every agent leads everything once, alone, so that whatever its WAL holds comes back (R4)."""
     first, *others = world.agents
-    for agent in others:
+    for agent in others[1:]:
         agent.stop()
+    others[0].kill(power=True)  # and is not started again: its leases must run out in time
+    others[0].wanted = False
     last = first
     await _brings_everything_out(world, first)
     for agent in others:

@@ -33,6 +33,7 @@ class Mischief(StrEnum):
     STOP = "stop in order"
     WALL_CLOCK = "wall clock set"
     STORE_CLOCK = "metadata clock set"
+    LOSSY_METADATA = "metadata loses its last commits"
     SLOW_DISK = "slow disk"
     SYNC_ERROR = "sync error"
     WRITE_ERROR = "write error"
@@ -48,6 +49,12 @@ class Errand(StrEnum):
     TRIM = "trim"
     VACUUM = "vacuum"
     FLUSH = "flush request"
+    EXPIRE_COMMITS = "expire commits"
+    EXPIRE_PRODUCERS = "expire producers"
+
+
+AWAITED: Final[frozenset[Mischief | Errand]] = frozenset({Mischief.LOSSY_METADATA, Errand.EXPIRE_PRODUCERS})
+"""Not drawn: the code has no answer to these yet."""
 
 
 # How often each is drawn, for a fleet and for a single node. The first ones move leaderships or lose unsynced data,
@@ -64,6 +71,7 @@ _WEIGHTS: Final[dict[Mischief, tuple[float, float]]] = {
     Mischief.STOP: (2, 1),
     Mischief.WALL_CLOCK: (1, 1),
     Mischief.STORE_CLOCK: (1, 0),
+    Mischief.LOSSY_METADATA: (1, 0),
     Mischief.SLOW_DISK: (1, 2),
     Mischief.SYNC_ERROR: (1, 1),
     Mischief.WRITE_ERROR: (1, 1),
@@ -71,8 +79,14 @@ _WEIGHTS: Final[dict[Mischief, tuple[float, float]]] = {
     Mischief.DISK_LOST: (1, 0),
     Mischief.BIT_ROT: (1, 0),
 }
-_FLEET_MISCHIEF: Final = tuple((fleet, mischief) for mischief, (fleet, _) in _WEIGHTS.items())
+_FLEET_MISCHIEF: Final = tuple(
+    (fleet, mischief) for mischief, (fleet, _) in _WEIGHTS.items() if mischief not in AWAITED
+)
 _SINGLE_MISCHIEF: Final = tuple((single, mischief) for mischief, (_, single) in _WEIGHTS.items() if single)
+
+PRODUCER_IDLE_MS: Final = 4000
+"""Longer than a client of such a scenario can have a batch in doubt."""
+_ERRANDS: Final = tuple(errand for errand in Errand if errand not in AWAITED)
 
 LEASE_TTL_MS: Final = 1000
 FLEET_TIMINGS: Final = Timings(
@@ -123,7 +137,7 @@ class ProducerPlan:
     timeout_ms: float
     """How long the agent has for its answer, and the client waits for it."""
     delivery_timeout_ms: float | None
-    """When a Java client gives a batch up; None for never."""
+    """When an idempotent client gives a batch up; None for never."""
 
     @property
     def idempotent(self) -> bool:
@@ -196,7 +210,7 @@ def draw_scenario(seed: int) -> Scenario:
         sink_batches=sink_dice.between(3, 8),
         mischief=mischief,
         mischief_every_ms=dice.uniform(300, 1500),
-        errands=tuple(dice.pick(tuple(Errand)) for _ in range(dice.between(0, 2))),
+        errands=tuple(dice.pick(_ERRANDS) for _ in range(dice.between(0, 2))),
         lost_request=rate(0.1),
         lost_reply=rate(0.2),
         delayed=rate(0.1),
@@ -221,7 +235,7 @@ def draw_scenario(seed: int) -> Scenario:
         ),
         wal=WalOptions(
             file_bytes=4096 + dice.pick((600, 1500, 6000)),
-            max_bytes=dice.pick((60_000, 400_000)),
+            max_bytes=dice.pick((120_000, 400_000)),
             max_spare_files=dice.pick((0, 1, 3)),
         ),
         tail_bytes=dice.pick((500, 100_000)),

@@ -33,6 +33,7 @@ OUT_OF_ORDER, DUPLICATE, STALE_EPOCH, UNKNOWN_PRODUCER = 45, 46, 47, 59
 
 _BACKOFF_MS: Final = (20.0, 150.0)
 _LOOK_AGAIN_S: Final = 0.05
+_IDLE_S: Final = 1.0
 _METADATA_PAUSE_S: Final = 0.05
 
 
@@ -124,7 +125,7 @@ class Session(ABC):
                 self._start(agent, batches)
             self._wake.clear()
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_AGAIN_S):
+                async with asyncio.timeout(_LOOK_AGAIN_S if self.unfinished else _IDLE_S):
                     await self._wake.wait()
 
     async def close(self) -> None:
@@ -182,8 +183,9 @@ class Session(ABC):
         return any(topic.topic_id == key.topic_id for topic in self.world.topics.values())
 
     def _drop_deleted_topics(self) -> None:
+        there = {topic.topic_id for topic in self.world.topics.values()}
         for batch in list(self.unfinished):
-            if not self.still_there(batch.key):
+            if batch.key.topic_id not in there:
                 self.forget(batch)
                 self.finished(batch)
 
