@@ -47,6 +47,16 @@ def test_r21_any_other_first_sequence_is_told_apart_from_a_gap(sequence: int) ->
     assert verdict(ProducerWindow(), batch(sequence)) is BatchVerdict.UNKNOWN_PRODUCER
 
 
+def test_r21_a_producer_that_may_be_forgotten_goes_on_anywhere_and_nothing_before_is_called_written() -> None:
+    window = ProducerWindow()
+    assert window.judge(batch(70), may_be_forgotten=True) is None
+    for sequence in range(70, 80):
+        window.record(batch(sequence), sequence)
+    outcome = window.judge(batch(69), may_be_forgotten=True)
+    assert outcome is not None
+    assert outcome.verdict is BatchVerdict.OUT_OF_ORDER
+
+
 def test_r21_a_batch_before_the_first_of_an_epoch_is_not_called_written() -> None:
     """2³¹-1 comes before 0 only after a wrap; this epoch has just begun."""
     window = window_of((0, 1))

@@ -15,9 +15,9 @@ is as durable as its ``acks`` ask for, refused, or overdue. This module owns the
 it wait too, also for other partitions. Nothing is awaited between the look at a batch and its offsets (R11).
 
 **What follows a refused batch is refused (R21).** Clients send five batches of an idempotent producer at once. When the
-first is refused, the log refuses the others as out of order, because the sequence before them is missing. For a client
-that can be a serious error: some give up on it. So a connection remembers which batch of which producer it refused, and
-with which error, and the followers get the same retriable error until the refused batch has been sent again.
+first is refused with a retriable error, the others must not be taken before it has come again. The connection remembers
+which batch of which producer was refused and why, and its followers get the same error. All clients then send them
+again in order. With the log's own answer, "out of order" (45), librdkafka would bump its epoch, or give up for good.
 
 **Time.** A request waits for its turn and for its partitions for at most MAX_WAIT_S, counted from its arrival, and for
 its acknowledgement until its own time-out. After that the answer is "not known": a batch that has its offsets goes on
@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from streamhouse.broker.deadlines import Deadlines
@@ -37,11 +38,11 @@ from streamhouse.core.errors import (
     CorruptBatch,
     NotAcknowledged,
     NotLeader,
-    OutOfOrderSequence,
     StreamHouseError,
 )
 from streamhouse.core.ids import PartitionKey
 from streamhouse.core.limits import MAX_REMEMBERED_REFUSALS
+from streamhouse.metadata.dedup import SEQUENCE_MODULUS
 from streamhouse.wire.batch import BatchHeader, read_header
 from streamhouse.wire.buffers import BytesLike
 
@@ -65,6 +66,15 @@ class Outcome:
         self.error: BaseException | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Refusal:
+    producer_epoch: int
+    base_sequence: int
+    error: StreamHouseError
+    until_s: float
+    """When it does not count any more, by the loop's clock."""
+
+
 class WriteOrder:
     """What the writes of one connection have to respect. A front end makes one for each connection."""
 
@@ -73,8 +83,12 @@ class WriteOrder:
     def __init__(self) -> None:
         self.gate: asyncio.Task[None] | None = None
         """The last write that waits. It is done when the writes behind it may have their offsets."""
-        self._refusals: dict[tuple[PartitionKey, int], tuple[int, StreamHouseError, float]] = {}
-        """By partition and producer id: the producer epoch, why a batch was refused, and until when that counts."""
+        self._refusals: dict[tuple[PartitionKey, int], _Refusal] = {}
+        """By partition and producer id."""
+
+    @property
+    def has_refusals(self) -> bool:
+        return bool(self._refusals)
 
     def hold(self, gate: asyncio.Task[None]) -> None:
         self.gate = gate
@@ -84,25 +98,40 @@ class WriteOrder:
         if self.gate is gate:
             self.gate = None
 
-    def took(self, outcome: Outcome, records: BytesLike) -> None:
-        """The batch has its offsets: its producer goes on from here."""
-        if self._refusals:
-            self._refusals.pop((outcome.key, read_header(records).producer_id), None)
+    def check(self, key: PartitionKey, records: BytesLike) -> None:
+        """Raises the error of an earlier batch of the same producer that was refused and has not come again."""
+        header = _producer_of(records)
+        refusal = None if header is None else self._before(key, header)
+        if refusal is not None:
+            raise refusal.error
 
-    def refused(self, key: PartitionKey, records: BytesLike, error: StreamHouseError, now_s: float) -> StreamHouseError:
-        """Remember a refusal; returns what to answer, which is the error of an earlier batch for its followers."""
-        producer = _producer_of(records)
-        if producer is None:
-            return error
-        name = (key, producer.producer_id)
-        if isinstance(error, OutOfOrderSequence):
-            epoch, earlier, until_s = self._refusals.get(name, (-1, error, 0.0))
-            return earlier if epoch == producer.producer_epoch and now_s < until_s else error
-        if error.retriable and name not in self._refusals:
-            if len(self._refusals) >= MAX_REMEMBERED_REFUSALS:
-                del self._refusals[next(iter(self._refusals))]
-            self._refusals[name] = (producer.producer_epoch, error, now_s + REFUSAL_MEMORY_S)
-        return error
+    def took(self, key: PartitionKey, records: BytesLike) -> None:
+        """The batch has its offsets: its producer goes on from here."""
+        header = _producer_of(records)
+        if header is not None:
+            self._refusals.pop((key, header.producer_id), None)
+
+    def refused(self, key: PartitionKey, records: BytesLike, error: StreamHouseError) -> None:
+        header = _producer_of(records)
+        if header is None or not error.retriable or self._before(key, header) is not None:
+            return
+        name = (key, header.producer_id)
+        if name not in self._refusals and len(self._refusals) >= MAX_REMEMBERED_REFUSALS:
+            del self._refusals[next(iter(self._refusals))]
+        self._refusals[name] = _Refusal(
+            producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+            error=error,
+            until_s=_now_s() + REFUSAL_MEMORY_S,
+        )
+
+    def _before(self, key: PartitionKey, header: BatchHeader) -> _Refusal | None:
+        """The refusal of an earlier batch of this producer epoch."""
+        refusal = self._refusals.get((key, header.producer_id))
+        if refusal is None or refusal.producer_epoch != header.producer_epoch or _now_s() >= refusal.until_s:
+            return None
+        behind = (header.base_sequence - refusal.base_sequence) % SEQUENCE_MODULUS
+        return refusal if 0 < behind < SEQUENCE_MODULUS // 2 else None
 
 
 class ProduceCall:
@@ -228,7 +257,7 @@ class Produce:
                 waiting.append(outcome)  # behind one of its own partition
                 continue
             try:
-                append = self._writes.append(outcome.key, records, acks=call.acks)
+                append = self._append(call, outcome, records, order)
             except (NotLeader, BackPressureRejected) as error:
                 if self._writes.may_soon_take(outcome.key, error, len(records)):
                     waiting.append(outcome)
@@ -237,9 +266,16 @@ class Produce:
             except StreamHouseError as error:
                 _refuse(call, outcome, order, error)
             else:
-                order.took(outcome, records)
                 call.took(outcome, append)
         return waiting
+
+    def _append(self, call: ProduceCall, outcome: Outcome, records: BytesLike, order: WriteOrder) -> Append:
+        if not order.has_refusals:
+            return self._writes.append(outcome.key, records, acks=call.acks)
+        order.check(outcome.key, records)
+        append = self._writes.append(outcome.key, records, acks=call.acks)
+        order.took(outcome.key, records)
+        return append
 
     async def _append_later(
         self, call: ProduceCall, waiting: Sequence[Outcome], order: WriteOrder, wait_s: float
@@ -259,15 +295,14 @@ class Produce:
         if call.done:
             # The client has gone or was told that the outcome is unknown; it sends the batch again, or gives it up. To
             # take it now would be a surprise. Its followers on this connection must not overtake it.
-            order.refused(outcome.key, records, NotAcknowledged("an earlier batch was not taken in time"), _now_s())
+            order.refused(outcome.key, records, NotAcknowledged("an earlier batch was not taken in time"))
             outcome.records = None
             return
         try:
-            append = self._writes.append(outcome.key, records, acks=call.acks)
+            append = self._append(call, outcome, records, order)
         except StreamHouseError as error:
             _refuse(call, outcome, order, error)
         else:
-            order.took(outcome, records)
             call.took(outcome, append)
 
     async def _append_behind(
@@ -290,7 +325,8 @@ class Produce:
 
 def _refuse(call: ProduceCall, outcome: Outcome, order: WriteOrder, error: StreamHouseError) -> None:
     assert outcome.records is not None
-    call.failed(outcome, order.refused(outcome.key, outcome.records, error, _now_s()))
+    order.refused(outcome.key, outcome.records, error)
+    call.failed(outcome, error)
 
 
 def _copy(outcomes: Iterable[Outcome]) -> None:

@@ -88,7 +88,6 @@
         ├── TransferConflict            a transfer is not in the state this step needs
         ├── CompactionConflict
         ├── OutOfOrderSequence          an idempotent producer left a gap
-        │   └── UnknownProducer         … which the log may have forgotten; it begins anew at sequence 0 (R21)
         ├── DuplicateSequence           … repeated a batch that was written before its last five
         ├── StaleProducer               … has an older epoch than one that has written
         ├── GroupNotEmpty               a simple commit on a group with members
@@ -588,11 +587,6 @@ class CompactionConflict(Conflict):
 
 class OutOfOrderSequence(Conflict):
     kafka_code = 45  # OUT_OF_ORDER_SEQUENCE_NUMBER
-
-
-class UnknownProducer(OutOfOrderSequence):
-    kafka_code = 59  # UNKNOWN_PRODUCER_ID
-    default_hint = "bump the producer's epoch and start again at sequence 0, as Kafka clients do by themselves"
 
 
 class DuplicateSequence(Conflict):

@@ -2,7 +2,7 @@
 
 A window holds the last PRODUCER_WINDOW batches of one producer epoch on one partition. Sequences wrap at 2³¹-1.
 
-    the producer is unknown         sequence 0 is appended; any other is UNKNOWN_PRODUCER
+    the producer is unknown         sequence 0 is appended; any other is UNKNOWN_PRODUCER, unless it may be forgotten
     a new epoch                     sequence 0 is appended; any other is OUT_OF_ORDER
     the next sequence               is appended
     a batch of the window again     DUPLICATE, with the original's offset: a retry after a lost reply is harmless
@@ -14,6 +14,10 @@ accepted, the retry of batch 0 would lie before the window and be answered "dupl
 Its records would be lost. With this rule each epoch's sequences are complete from 0 on, so everything before the window
 is written. "Before" means less than half the sequence space before, because further away lies what comes after the
 wrap, and it does not look back across the wrap, because a fresh epoch that starts at 0 looks the same.
+
+A producer that was idle for so long that the log forgot it goes on with its next sequence. It has to be accepted, as
+Kafka does: on any error some clients fail for good (docs/idempotence.md). Then sequences are not complete from 0 on, so
+nothing before the window of such a producer is called DUPLICATE_TOO_OLD.
 """
 
 from __future__ import annotations
@@ -40,12 +44,17 @@ class ProducerWindow:
         self.producer_epoch = producer_epoch
         self.batches = list(batches)
 
-    def judge(self, batch: BatchRun) -> BatchOutcome | None:
-        """None when the batch is the next one and may be appended; otherwise what to answer instead."""
+    def judge(self, batch: BatchRun, *, may_be_forgotten: bool = False) -> BatchOutcome | None:
+        """None when the batch is the next one and may be appended; otherwise what to answer instead.
+
+        ``may_be_forgotten``: the log has forgotten producers, and cannot rule out that this one is among them.
+        """
         if batch.producer_epoch < self.producer_epoch:
             return BatchOutcome(verdict=BatchVerdict.STALE_PRODUCER)
         if not self.batches:
-            return None if batch.base_sequence == 0 else BatchOutcome(verdict=BatchVerdict.UNKNOWN_PRODUCER)
+            if batch.base_sequence == 0 or may_be_forgotten:
+                return None
+            return BatchOutcome(verdict=BatchVerdict.UNKNOWN_PRODUCER)
         if batch.producer_epoch > self.producer_epoch:
             return None if batch.base_sequence == 0 else BatchOutcome(verdict=BatchVerdict.OUT_OF_ORDER)
         for known in self.batches:
@@ -54,7 +63,8 @@ class ProducerWindow:
         first, last = self.batches[0], self.batches[-1]
         if batch.base_sequence == (last.base_sequence + last.record_count) % SEQUENCE_MODULUS:
             return None
-        too_old = lies_before(batch.base_sequence, batch.record_count, first.base_sequence)
+        before = lies_before(batch.base_sequence, batch.record_count, first.base_sequence)
+        too_old = before and not may_be_forgotten
         return BatchOutcome(verdict=BatchVerdict.DUPLICATE_TOO_OLD if too_old else BatchVerdict.OUT_OF_ORDER)
 
     def record(self, batch: BatchRun, base_offset: int) -> None:

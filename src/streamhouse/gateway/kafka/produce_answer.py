@@ -35,7 +35,6 @@ _TOLD_AS_THEY_ARE: Final = frozenset(
         ErrorCode.INVALID_REQUEST,
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
-        ErrorCode.UNKNOWN_PRODUCER_ID,
         ErrorCode.INVALID_PRODUCER_EPOCH,
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
@@ -120,9 +119,7 @@ class ProduceAnswer:
         leader = current_leader(call, key) if code == ErrorCode.NOT_LEADER_OR_FOLLOWER else None
         if leader is not None:
             self._leaders.append(leader)
-        # Java sends a batch that gets 59 without a log start again for ever, unchanged.
-        log_start = max(call.broker.reads.known_log_start(key), 0) if code == ErrorCode.UNKNOWN_PRODUCER_ID else -1
-        return partition_error(call.version, key.partition, code, message, leader, log_start)
+        return partition_error(call.version, key.partition, code, message, leader)
 
 
 def _code(error: BaseException | None, *, after_append: bool) -> tuple[int, str]:

@@ -17,7 +17,6 @@ from streamhouse.core.errors import (
     DuplicateSequence,
     OutOfOrderSequence,
     StaleProducer,
-    UnknownProducer,
 )
 from streamhouse.core.limits import MAX_PRODUCERS_PER_PARTITION
 from streamhouse.log.leased.pending import Pending
@@ -46,8 +45,8 @@ class Idempotence:
         self.windows: dict[int, ProducerWindow] = {}
         """By producer id, those it would recognise; the one that wrote last comes last."""
         self.forgotten_up_to = NO_PRODUCER_ID
-        """The highest producer id that this partition has known and forgotten. An unknown producer with a higher id has
-        never written here."""
+        """The highest producer id that this partition has known and forgotten. Ids are given out in rising order, so an
+        unknown producer with a higher id has never written here, and starts at sequence 0."""
         self._by_offset: dict[int, Pending] = {}
         self._by_producer: dict[int, deque[Pending]] = {}
         """Both of the uncommitted: a producer has more of them than its window holds, while flushes are slow."""
@@ -59,9 +58,11 @@ class Idempotence:
     def judge(self, header: BatchHeader, partition: object) -> Original | None:
         """None for the producer's next batch; where it stands already for a repeat. Raises for what cannot be taken.
 
-        Raises StaleProducer, OutOfOrderSequence, UnknownProducer, DuplicateSequence, BackPressureRejected.
+        Raises StaleProducer, OutOfOrderSequence, DuplicateSequence, BackPressureRejected.
         """
-        outcome = self.windows.get(header.producer_id, _UNKNOWN).judge(run_of(header))
+        producer_id = header.producer_id
+        window = self.windows.get(producer_id, _UNKNOWN)
+        outcome = window.judge(run_of(header), may_be_forgotten=producer_id <= self.forgotten_up_to)
         if outcome is None:
             return None
         what = f"producer {header.producer_id} on {partition}: sequence {header.base_sequence}"
@@ -71,7 +72,7 @@ class Idempotence:
             case BatchVerdict.STALE_PRODUCER:
                 raise StaleProducer(f"{what} comes with epoch {header.producer_epoch}, a newer one has written")
             case BatchVerdict.UNKNOWN_PRODUCER:
-                raise self._unknown(header, what)
+                raise OutOfOrderSequence(f"{what} is its first here; a producer starts at sequence 0")
         waiting = self._uncommitted(header)
         for batch in waiting:
             same = batch.header.base_sequence == header.base_sequence
@@ -113,17 +114,6 @@ class Idempotence:
         """The leadership is over; nothing that is uncommitted will be."""
         self._by_offset.clear()
         self._by_producer.clear()
-
-    def _unknown(self, header: BatchHeader, what: str) -> OutOfOrderSequence:
-        """Why an unknown producer's batch is refused. It starts at 0, or an earlier batch of it is missing (R21).
-
-        A client that the log has forgotten has no earlier batch to send: it must begin anew, and does so on 59. With 45
-        librdkafka gives up for good. Where the producer cannot have been forgotten, an earlier batch is on its way, or
-        was refused: 45 makes clients send the batches again in their order.
-        """
-        if header.producer_id <= self.forgotten_up_to:
-            return UnknownProducer(f"{what}: the log may have forgotten what this producer wrote before")
-        return OutOfOrderSequence(f"{what} is its first here; a producer starts at sequence 0")
 
     def _uncommitted(self, header: BatchHeader) -> list[Pending]:
         """Batches of this producer epoch that wait for their commit, oldest first; maybe more than a window holds."""

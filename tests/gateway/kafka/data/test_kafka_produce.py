@@ -450,18 +450,27 @@ async def test_r21_without_a_refused_one_before_it_a_first_sequence_above_0_is_o
     assert (await kafka.produce(follower)).base_offset == 1
 
 
-async def test_r21_a_forgotten_producer_is_told_so_that_it_begins_anew(kafka: Ground) -> None:
-    """59 with a log start: with 45 librdkafka gives up, without a log start Java sends the same for ever."""
+async def test_r21_what_follows_a_refused_batch_of_a_forgotten_producer_is_refused_too(
+    kafka: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log would take any of its batches first; the connection knows better."""
     topic = await kafka.topic()
     partition = kafka.sh.agent.log.partition(topic.partition_keys()[0])
     assert partition is not None
     partition.producers.forgotten_up_to = 7
-    forgotten = batch_of(b"v", producer_id=7, producer_epoch=0, base_sequence=3)
-    part = await kafka.produce(forgotten)
-    assert (part.error_code, part.base_offset, part.log_start_offset) == (59, -1, 0)
-    assert (await kafka.produce(batch_of(b"v", producer_id=8, producer_epoch=0, base_sequence=3))).error_code == 45
-    anew = batch_of(b"v", producer_id=7, producer_epoch=1, base_sequence=0)
-    assert (await kafka.produce(anew)).base_offset == 0
+    budget = kafka.sh.agent.log._budget
+    monkeypatch.setattr(budget, "max_bytes", 4000)
+    monkeypatch.setattr(produce, "MAX_WAIT_S", 0.05)
+    budget.held_bytes += 3000
+    batches = [
+        batch_of(value, producer_id=7, producer_epoch=0, base_sequence=30 + place)
+        for place, value in enumerate((bytes(2000), b"1", b"2"))
+    ]
+    started = [kafka.start(PRODUCE, 9, produce_request({"t": {0: each}})) for each in batches]
+    codes = [(await kafka.answer(PRODUCE, 9, each)).responses[0].partition_responses[0].error_code for each in started]
+    assert codes == [19] * 3
+    budget.held_bytes -= 3000
+    assert [(await kafka.produce(each)).base_offset for each in batches] == [0, 1, 2]
 
 
 async def test_r21_a_batch_whose_time_is_up_while_it_waits_is_not_overtaken(kafka: Ground) -> None:

@@ -192,18 +192,11 @@ def partition_ok(version: int, index: int, base_offset: int, log_append_time_ms:
     return _PARTITION_V3.pack(index, 0, base_offset, log_append_time_ms)
 
 
-def partition_error(
-    version: int,
-    index: int,
-    code: int,
-    message: str | None,
-    leader: CurrentLeader | None,
-    log_start_offset: int = -1,
-) -> bytes:
+def partition_error(version: int, index: int, code: int, message: str | None, leader: CurrentLeader | None) -> bytes:
     """The same for one that failed. ``leader``: who to ask instead; left out where the version cannot say it."""
     if version < _WITH_LOG_START:
         return _PARTITION_V3.pack(index, code, -1, -1)
-    head = _PARTITION_V5.pack(index, code, -1, -1, log_start_offset)
+    head = _PARTITION_V5.pack(index, code, -1, -1, -1)
     if version < _WITH_MESSAGES:
         return head
     text = None if message is None else message[:_MAX_MESSAGE_CHARS]

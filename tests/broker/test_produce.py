@@ -1,0 +1,83 @@
+"""What a connection remembers of refused batches (R21): broker/produce.py without a log."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+import pytest
+
+from streamhouse.broker import produce
+from streamhouse.broker.produce import WriteOrder
+from streamhouse.core.errors import BackPressureRejected, LimitExceeded, NotLeader
+from streamhouse.core.ids import PartitionKey, TopicId
+from streamhouse.metadata.dedup import SEQUENCE_MODULUS
+from streamhouse.wire.records import Record, build_batch
+
+ONE, TWO = (PartitionKey(TopicId(UUID(int=1)), partition) for partition in range(2))
+NO_ROOM = BackPressureRejected("no room")
+
+
+def batch(sequence: int, *, producer: int = 7, epoch: int = 0) -> bytes:
+    record = Record(value=b"v", timestamp_ms=1)
+    return build_batch([record], producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
+
+
+async def test_r21_followers_get_the_error_of_the_refused_batch() -> None:
+    order = WriteOrder()
+    order.refused(ONE, batch(3), NO_ROOM)
+    for sequence in (4, 5, 900):
+        with pytest.raises(BackPressureRejected) as told:
+            order.check(ONE, batch(sequence))
+        assert told.value is NO_ROOM
+    order.check(ONE, batch(3))  # itself, again
+    order.check(ONE, batch(2))  # before it
+    order.check(TWO, batch(4))
+    order.check(ONE, batch(4, producer=8))
+    order.check(ONE, batch(0, epoch=1))
+    order.took(ONE, batch(3))
+    assert not order.has_refusals
+
+
+async def test_r21_a_refused_follower_does_not_take_the_place_of_the_one_before_it() -> None:
+    order = WriteOrder()
+    order.refused(ONE, batch(0), NO_ROOM)
+    order.refused(ONE, batch(1), NotLeader("t/0", current_leader=None))
+    with pytest.raises(BackPressureRejected):
+        order.check(ONE, batch(1))
+    order.refused(ONE, batch(0), NotLeader("t/0", current_leader=None))
+    with pytest.raises(NotLeader):
+        order.check(ONE, batch(1))
+
+
+async def test_r21_followers_across_the_wrap_are_followers() -> None:
+    order = WriteOrder()
+    order.refused(ONE, batch(SEQUENCE_MODULUS - 1), NO_ROOM)
+    with pytest.raises(BackPressureRejected):
+        order.check(ONE, batch(0))
+
+
+async def test_r21_only_what_a_client_sends_again_is_waited_for() -> None:
+    order = WriteOrder()
+    order.refused(ONE, batch(0), LimitExceeded("too large"))
+    order.refused(ONE, build_batch([Record(value=b"v", timestamp_ms=1)]), NO_ROOM)
+    order.refused(ONE, b"junk", NO_ROOM)
+    assert not order.has_refusals
+
+
+async def test_r21_a_refusal_is_forgotten_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(produce, "REFUSAL_MEMORY_S", 0.0)
+    order = WriteOrder()
+    order.refused(ONE, batch(0), NO_ROOM)
+    await asyncio.sleep(0)
+    order.check(ONE, batch(1))
+
+
+async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(produce, "MAX_REMEMBERED_REFUSALS", 3)
+    order = WriteOrder()
+    for producer in range(10):
+        order.refused(ONE, batch(0, producer=producer), NO_ROOM)
+    assert len(order._refusals) == 3
+    with pytest.raises(BackPressureRejected):
+        order.check(ONE, batch(1, producer=9))
