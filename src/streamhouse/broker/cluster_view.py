@@ -349,7 +349,7 @@ class ClusterView:
             await self.refresh()
             return
         async with self._looking:
-            names, keys = self._doubt.names, list({*self._doubt.keys, *self._leases.leaving()})
+            names, keys = sorted(self._doubt.names), list({*self._doubt.keys, *self._leases.leaving()})
             self._doubt.clear()
             for name in names:
                 await self._look_at_topic(name)

@@ -8,7 +8,7 @@ runs the machine starts it again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -16,13 +16,19 @@ from streamhouse.app.adoptions import Adoptions
 from streamhouse.app.ownership import LogOwner
 from streamhouse.app.requests import FlushRequests
 from streamhouse.app.topics import TopicWatch
+from streamhouse.broker.cluster_view import ClusterView
+from streamhouse.broker.produce import Outcome, Produce, ProduceCall, WriteOrder
+from streamhouse.broker.producer_ids import ProducerIds
+from streamhouse.broker.writes import Writes
 from streamhouse.cluster.contract import Mode
 from streamhouse.cluster.member import Member
-from streamhouse.core.errors import CorruptData, NotLeader, StreamHouseError
+from streamhouse.core.errors import CorruptData, NotAcknowledged, NotLeader, StreamHouseError, TopicNotFound
 from streamhouse.core.ids import PartitionKey
 from streamhouse.log.leased.adoption import Adoption
 from streamhouse.log.leased.log import LeasedLog
+from streamhouse.log.leased.partition import PartitionLog
 from streamhouse.log.leased.recovery import held_by_partition
+from streamhouse.log.leased.writing import Append
 from streamhouse.log.reader.options import ReaderOptions
 from streamhouse.log.reader.reader import LogReader
 from streamhouse.log.tail import TailCache
@@ -38,8 +44,10 @@ from streamhouse.testing.sim.metadata import process_died, remote_metadata
 from streamhouse.testing.sim.network import Weather
 from streamhouse.testing.sim.rawbytes import Unreadable, batches_in
 from streamhouse.testing.sim.store import RemoteStore
+from streamhouse.wire.buffers import BytesLike
 
 if TYPE_CHECKING:
+    from streamhouse.testing.sim.connections import Connection
     from streamhouse.testing.sim.world import World
 
 _STOP_TIMEOUT_S: Final = 3.0
@@ -53,6 +61,9 @@ class Parts:
     log: LeasedLog
     reader: LogReader
     member: Member
+    view: ClusterView
+    produce: Produce
+    producer_ids: ProducerIds
     topics: TopicWatch
     flushes: FlushRequests
     adoptions: Adoptions
@@ -61,15 +72,33 @@ class Parts:
         """In order; app/agent.py's own."""
         self.log.limit_closing(_STOP_TIMEOUT_S)
         await self.member.stop()
-        for part in (self.adoptions, self.flushes, self.topics, self.reader, self.log, self.wal):
+        for part in (self.view, self.adoptions, self.flushes, self.topics, self.reader, self.log, self.wal):
             await part.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
+    agent: str
     base_offset: int
     epoch: int
     at_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """What an agent tells clients about the cluster."""
+
+    agents: Sequence[str]
+    leaders: Mapping[PartitionKey, str]
+
+
+class ServerSide:
+    """What an agent keeps for one connection."""
+
+    def __init__(self) -> None:
+        self.order = WriteOrder()
+        self.calls: dict[ProduceCall, None] = {}
+        """Under way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +139,9 @@ class SimAgent:
         self.parts: Parts | None = None
         self.runs = 0
         self.rotten = False
+        self.connections: list[Connection] = []
+        self._taken: dict[tuple[PartitionKey, int], tuple[int, float]] = {}
+        """Epoch and time at which the batch at an offset was last given to a client."""
         self._ledger = Ledger()
         self.trap: Trap | None = None
         self._metadata = remote_metadata(
@@ -142,6 +174,9 @@ class SimAgent:
             self.world.note(f"{self.lane.name} is killed" + (" by a power cut" if power else ""))
             self.lane.kill()
             self.lane = self.parts = None
+            for connection in self.connections:
+                connection.breaks(silently=power)
+            self.connections = []
             self.disk.process_died()
             process_died(self._metadata)
         if power:
@@ -198,6 +233,8 @@ class SimAgent:
         try:
             parts = await self._open(lane)
             await parts.member.start()
+            assert parts.member.agent is not None
+            await parts.view.start(parts.member.agent)
             self.parts = parts
             self.world.note(f"{lane.name} is up")
         except CorruptData as error:
@@ -205,7 +242,7 @@ class SimAgent:
                 self.world.trouble(f"{lane.name} refuses its own WAL: {error}")
             self.world.loop.world.call_later(0, self.lose_disk)
             self._ends(lane, f"its WAL is damaged: {error}")
-        except StreamHouseError as error:
+        except (StreamHouseError, OSError) as error:
             self._ends(lane, str(error))
 
     async def _stop(self, lane: Lane, parts: Parts) -> None:
@@ -241,6 +278,7 @@ class SimAgent:
             options=scenario.leased,
             on_dropped=owner.dropped,
         )
+        self._watch_appends(log)
         wrong = self._ledger.judge((frame.lsn, frame.payload) for frame in recovered.frames())
         if wrong and not self.rotten:
             world.trouble(f"{lane.name}: the WAL: {'; '.join(wrong)}")
@@ -266,7 +304,23 @@ class SimAgent:
             on_fatal=lambda error: self._ends(lane, str(error)),
         )
         topics = TopicWatch(metadata=self._metadata, on_changed=log.configure, report=member.report)
-        owner.attach(log=log, member=member, topics=topics)
+        view = ClusterView(
+            metadata=self._metadata,
+            agent_id=self.name,
+            liveness_timeout_ms=scenario.timings.liveness_timeout_ms,
+            heartbeat_interval_ms=scenario.timings.heartbeat_interval_ms,
+            alone=durability is Durability.WAL,
+        )
+        writes = Writes(
+            log=log,
+            reader=reader,
+            metadata=self._metadata,
+            leases=member.lease_table,
+            view=view,
+            clock=self.clock,
+            taking_over=member.is_taking_over,
+        )
+        owner.attach(log=log, member=member, topics=topics, routes=view)
         flushes = FlushRequests(metadata=self._metadata, log=log, report=member.report)
         log.start()
         topics.start()
@@ -281,8 +335,33 @@ class SimAgent:
         if scenario.sinks:
             adoptions.start()
         return Parts(
-            wal=wal, log=log, reader=reader, member=member, topics=topics, flushes=flushes, adoptions=adoptions
+            wal=wal,
+            log=log,
+            reader=reader,
+            member=member,
+            view=view,
+            produce=Produce(writes),
+            producer_ids=ProducerIds(self._metadata),
+            topics=topics,
+            flushes=flushes,
+            adoptions=adoptions,
         )
+
+    def _watch_appends(self, log: LeasedLog) -> None:
+        """Write down which batch got which offset under which leadership, at the moment it happens."""
+        append_to = log.append_to
+
+        def watched(partition: PartitionLog, batch: BytesLike, *, acks: int) -> Append:
+            appended = append_to(partition, batch, acks=acks)
+            key, at_ms = partition.key, self.world.now_ms()
+            self._taken[key, appended.base_offset] = (partition.epoch, at_ms)
+            if not appended.duplicate:
+                self.world.history.taken.append(
+                    Taken(key=(key.topic_id.hex, key.partition), epoch=partition.epoch, agent=self.name, at_ms=at_ms)
+                )
+            return appended
+
+        log.append_to = watched
 
     async def _sync_latency(self) -> None:
         self._reaches("sync", "sent")
@@ -293,27 +372,65 @@ class SimAgent:
     def leads(self, key: PartitionKey) -> bool:
         return self.parts is not None and self.parts.log.partition(key) is not None
 
-    async def produce(self, key: PartitionKey, batch: bytes, acks: int) -> Appended | None:
-        if self.parts is None:
-            raise NotLeader(str(key), current_leader=None)
-        log = self.parts.log
-        appended = log.append(key, batch, acks=acks)
-        at_ms = self.world.now_ms()
-        partition = log.partition(key)
-        epoch = 0 if partition is None else partition.epoch
-        if not appended.duplicate:
-            self.world.history.taken.append(
-                Taken(key=(key.topic_id.hex, key.partition), epoch=epoch, agent=self.name, at_ms=at_ms)
-            )
+    def hung_up(self, connection: ServerSide) -> None:
+        """A connection's end has arrived: as the gateway does, let go of what has no offsets yet."""
+        for call in list(connection.calls):
+            if call.waits_for_offsets:
+                call.abandon()
+
+    async def describe(self) -> Described:
+        parts = self._serving()
+        view = parts.view
+        leaders: dict[PartitionKey, str] = {}
+        for topic in view.topics():
+            for key in topic.partition_keys():
+                if (leader := view.leader(key)) is not None:
+                    leaders[key] = leader.node.agent_id
+        return Described(agents=[node.agent_id for node in view.nodes()], leaders=leaders)
+
+    async def new_producer_id(self) -> int:
+        return await self._serving().producer_ids.next()
+
+    async def produce(
+        self, connection: ServerSide, batches: Sequence[tuple[PartitionKey, bytes]], acks: int, timeout_ms: float
+    ) -> list[Appended | StreamHouseError | None]:
+        """One request with batches of several partitions. Each has an outcome of its own; None with acks=0."""
+        parts = self._serving()
+        known = [parts.view.topic_by_id(key.topic_id) is not None for key, _ in batches]
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        call = parts.produce.begin(
+            [batch for batch, is_known in zip(batches, known, strict=True) if is_known],
+            acks=acks,
+            timeout_ms=int(timeout_ms),
+            order=connection.order,
+            on_done=lambda _: ended.set_result(None),
+        )
+        if not call.done:
+            connection.calls[call] = None
+            await ended
+            del connection.calls[call]
+        outcomes = iter(call.outcomes)
+        return [
+            self._outcome(next(outcomes), acks) if is_known else TopicNotFound(f"there is no topic {key.topic_id}")
+            for (key, _), is_known in zip(batches, known, strict=True)
+        ]
+
+    def _outcome(self, outcome: Outcome, acks: int) -> Appended | StreamHouseError | None:
+        error, append = outcome.error, outcome.append
+        if error is not None or append is None:
+            return error if isinstance(error, StreamHouseError) else NotAcknowledged("its outcome is unknown")
         if acks == 0:
             return None
-        await appended.done
-        return Appended(base_offset=appended.base_offset, epoch=epoch, at_ms=at_ms)
+        epoch, at_ms = self._taken[outcome.key, append.base_offset]
+        return Appended(agent=self.name, base_offset=append.base_offset, epoch=epoch, at_ms=at_ms)
+
+    def _serving(self) -> Parts:
+        if self.parts is None:
+            raise NotLeader(self.name, current_leader=None)
+        return self.parts
 
     async def read(self, key: PartitionKey, offset: int, max_wait_ms: int) -> list[tuple[int, str]]:
-        if self.parts is None:
-            raise NotLeader(str(key), current_leader=None)
-        result = await self.parts.reader.read(key, offset, max_bytes=2000, max_wait_ms=max_wait_ms)
+        result = await self._serving().reader.read(key, offset, max_bytes=2000, max_wait_ms=max_wait_ms)
         records: list[tuple[int, str]] = []
         try:
             for run in result.batches:
@@ -323,6 +440,9 @@ class SimAgent:
             self.world.trouble(f"{self.name} serves from offset {offset} of {key} what is no batch: {error}")
             return []
         return [(at, value) for at, value in records if at >= offset]
+
+    async def log_start(self, key: PartitionKey) -> int:
+        return (await self._serving().reader.end_offsets(key)).log_start_offset
 
     async def bring_everything_out(self) -> int:
         """Commit all there is, let go of what can never be committed. Returns how many bytes the WAL still needs."""

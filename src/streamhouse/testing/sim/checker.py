@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from streamhouse.testing.sim.history import ACKS_ALL, History, Key, Led, Leftovers, RawEntry, RawPartition, Write
+from streamhouse.testing.sim.history import ACKS_ALL, History, Key, Led, Leftovers, RawEntry, RawPartition, Read, Write
 from streamhouse.testing.sim.rawbytes import RawBatch, Unreadable, batches_in, batches_in_segment
 
 STORE_CLOCK_GRACE_MS = 10_000
@@ -170,7 +170,7 @@ class _Judge:
             if write is None:
                 self._report(Kind.PHANTOM, f"{value!r} at {places}: nobody wrote that here")
                 continue
-            allowed = 1 if write.idempotent else write.attempts
+            allowed = max(len(write.identities), 1) if write.idempotent else write.attempts
             if len(places) > allowed:
                 self._report(Kind.DUPLICATED, f"{value!r} at {places}, sent {write.attempts} times by {_whose(write)}")
         for write in self._writes:
@@ -194,8 +194,12 @@ class _Judge:
     def _judge_acknowledged(self, write: Write) -> None:
         offset = write.base_offset
         if offset is None:
+            if not self._places.get(write.values[0]) and not self._was_undone(write):
+                self._report(
+                    Kind.LOST, f"{write.values[0]!r} of {_whose(write)}, said to be written, is not in the log"
+                )
             return
-        if self._log.get(offset) == write.values[0] or self._is_excused(write):
+        if self._log.get(offset) == write.values[0] or self._is_excused(write) or self._was_undone(write):
             return
         places = self._places.get(write.values[0], [])
         what = f"{write.values[0]!r} of {_whose(write)}, acknowledged at {offset}"
@@ -218,6 +222,15 @@ class _Judge:
             lost.agent == write.acked_by and lost.at_ms >= (write.taken_ms or 0) for lost in self._history.disks_lost
         )
 
+    def _was_undone(self, write: Write) -> bool:
+        """The metadata has lost its commit, after the agent had given it this offset."""
+        known_ms = (write.acked_ms or 0) if write.taken_ms is None else write.taken_ms
+        return any(
+            write.base_offset is None or undone.commit.base_offset <= write.base_offset <= undone.commit.end_offset
+            for undone in self._history.undone
+            if undone.commit.key == self._key and known_ms <= undone.at_ms
+        )
+
     def _was_overtaken(self, write: Write, offset: int) -> bool:
         return any(
             led.epoch > (write.epoch or 0) and led.agent != write.acked_by and led.start_offset <= offset
@@ -228,7 +241,11 @@ class _Judge:
         acked = [
             (write.acked_ms, write.base_offset, write)
             for write in self._writes
-            if write.acked_ms is not None and write.base_offset is not None and self._is_final(write) and write.acks
+            if write.acked_ms is not None
+            and write.base_offset is not None
+            and self._is_final(write)
+            and write.acks
+            and not self._was_undone(write)
         ]
         for acked_ms, offset, first in acked:
             for _, later_offset, second in acked:
@@ -260,7 +277,7 @@ class _Judge:
             if read.key != self._key:
                 continue
             for offset, value in read.records:
-                if self._log.get(offset) != value:
+                if self._log.get(offset) != value and not _undone_since(self._history, read, offset):
                     self._report(
                         Kind.VANISHED,
                         f"{read.reader} saw {value!r} at {offset} at {read.at_ms:.0f} ms;"
@@ -290,6 +307,16 @@ def _epochs_go_back(key: Key, begun: list[Led]) -> Iterator[Anomaly]:
         epoch = max(epoch, led.epoch)
 
 
+def _undone_since(history: History, read: Read, offset: int) -> bool:
+    """Whether the metadata has lost, after this read, the commit that it showed."""
+    return any(
+        undone.commit.key == read.key
+        and undone.commit.base_offset <= offset <= undone.commit.end_offset
+        and read.at_ms <= undone.at_ms
+        for undone in history.undone
+    )
+
+
 def _reads_differ(history: History) -> Iterator[Anomaly]:
     seen: dict[tuple[Key, int], tuple[str, str]] = {}
     for read in history.reads:
@@ -299,6 +326,8 @@ def _reads_differ(history: History) -> Iterator[Anomaly]:
                 detail = f"{read.reader} got offset {offset} where {expected} must follow"
                 yield Anomaly(kind=Kind.NOT_DENSE, key=read.key, detail=detail)
             expected = offset + 1
+            if _undone_since(history, read, offset):
+                continue
             before = seen.setdefault((read.key, offset), (value, read.reader))
             if before[0] != value:
                 detail = f"offset {offset} is {before[0]!r} to {before[1]} and {value!r} to {read.reader}"

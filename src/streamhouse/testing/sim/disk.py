@@ -102,7 +102,8 @@ class SimDisk:
         """Frees the lock; from here on no handle of the dead process writes any more."""
         self._locked = False
         self.lock_number += 1
-        self.failing = ""
+        if self.failing != "create":  # a full disk is full for the next process too
+            self.failing = ""
 
     def power_cut(self) -> None:
         names = dict(self._durable_names)

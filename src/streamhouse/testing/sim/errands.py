@@ -11,7 +11,7 @@ from streamhouse.objectstore.keys import parse
 from streamhouse.testing.sim.history import Key
 from streamhouse.testing.sim.metadata import remote_metadata
 from streamhouse.testing.sim.network import Weather
-from streamhouse.testing.sim.scenario import Errand
+from streamhouse.testing.sim.scenario import PRODUCER_IDLE_MS, Errand
 from streamhouse.testing.sim.world import World, key_of
 
 ORPHAN_AGE_MS: Final = 300
@@ -26,6 +26,9 @@ class Errands:
         self.dice = world.dice.child("errands")
         self.lane = world.loop.lane("errands")
         self.raises_horizon = True
+        self.keep_commits_ms = 2 * world.scenario.leased.resubmit_max_age_ms
+        """R5, R6: longer than anything that may be committed again."""
+        self.producer_idle_ms = PRODUCER_IDLE_MS
         self._metadata: MetadataStore = remote_metadata(
             world.metadata, world.loop, self.dice.child("link"), Weather(), name="maintenance"
         )
@@ -52,6 +55,11 @@ class Errands:
                 await self.vacuum()
             case Errand.FLUSH:
                 await self._flush()
+            case Errand.EXPIRE_COMMITS:
+                await self._metadata.expire_commits(keep_ms=self.keep_commits_ms, limit=1000)
+            case Errand.EXPIRE_PRODUCERS:
+                self.world.forgets_producers = True
+                await self._metadata.expire_producers(idle_ms=self.producer_idle_ms, limit=1000)
 
     async def _recreate_topic(self) -> None:
         """At one instant for producers: they know the new topic's id as soon as the old one is gone."""

@@ -61,5 +61,13 @@ def leave_slots(metadata: SqliteMetadata, count: int) -> None:
     _connection(metadata).execute("DELETE FROM coordinator_slots WHERE slot >= ?", (count,))
 
 
+def dump(metadata: SqliteMetadata) -> bytes:
+    return _connection(metadata).serialize()
+
+
+def restore(metadata: SqliteMetadata, data: bytes) -> None:
+    _connection(metadata).deserialize(data)
+
+
 def _connection(metadata: SqliteMetadata) -> sqlite3.Connection:
     return metadata._engine._writer_connection()

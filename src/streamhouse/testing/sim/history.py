@@ -24,7 +24,9 @@ class Write:
     acks: int
     invoked_ms: float
     sequence: int | None = None
-    """The base sequence of an idempotent producer's batch."""
+    """The place of an idempotent producer's batch among all that it wrote; what its client made of it is below."""
+    identities: set[tuple[int, int, int]] = field(default_factory=set)
+    """Under which producer id, epoch and sequence it was sent: each of them is at most once in the log."""
     attempts: int = 0
     """How often it was sent; each may have arrived, whatever the producer heard."""
     acked_ms: float | None = None
@@ -81,6 +83,16 @@ class Committed:
     key: Key
     epoch: int
     base_offset: int
+    end_offset: int
+    """Of its last record."""
+    at_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undone:
+    """A commit that the metadata has lost, through no fault of the code. What was known by then of it is excused."""
+
+    commit: Committed
     at_ms: float
 
 
@@ -134,6 +146,7 @@ class History:
     led: list[Led] = field(default_factory=list)
     taken: list[Taken] = field(default_factory=list)
     committed: list[Committed] = field(default_factory=list)
+    undone: list[Undone] = field(default_factory=list)
     disks_lost: list[DiskLost] = field(default_factory=list)
     trimmed: dict[Key, dict[int, str]] = field(default_factory=dict)
     """Records that were below the log start when it was raised, as they were then."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from streamhouse.testing.sim import mutants_adoption, mutants_log, mutants_metadata, mutants_wal
+from streamhouse.testing.sim import mutants_adoption, mutants_log, mutants_metadata, mutants_producers, mutants_wal
 from streamhouse.testing.sim.mutant import Mutant
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
     *mutants_log.MUTANTS,
+    *mutants_producers.MUTANTS,
     *mutants_adoption.MUTANTS,
     *mutants_metadata.MUTANTS,
     *mutants_wal.MUTANTS,

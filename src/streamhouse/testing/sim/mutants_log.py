@@ -53,15 +53,15 @@ def _ack_before_commit(stack: ExitStack, world: World, errands: Errands) -> None
 
 def _ack_before_sync(stack: ExitStack, world: World, errands: Errands) -> None:
     def make(original: Any) -> Any:
-        def append(self: LeasedLog, *args: Any, **kwargs: Any) -> Any:
+        def append_to(self: Writing, *args: Any, **kwargs: Any) -> Any:
             appended = original(self, *args, **kwargs)
             if not appended.done.done():
                 appended.done.set_result(None)
             return appended
 
-        return append
+        return append_to
 
-    stack.enter_context(replaced(LeasedLog, "append", make))
+    stack.enter_context(replaced(Writing, "append_to", make))
 
 
 def _starts_at_the_watermark(stack: ExitStack, world: World, errands: Errands) -> None:

@@ -10,6 +10,7 @@ from streamhouse.testing.sim.scenario import LEASE_TTL_MS, Mischief
 from streamhouse.testing.sim.world import World
 
 _LAG_MS: Final = 340.0  # less than the members' patience for one call, more than their margin
+_MINUTES_MS: Final = 300_000
 _POINTS: Final = (
     ("sync", "sent"),
     ("sync", "sent"),
@@ -120,8 +121,11 @@ class Nemesis:
                 agent.disk.failing = "sync"
             case Mischief.WRITE_ERROR:
                 agent.disk.failing = "write"
+            case Mischief.LOSSY_METADATA:
+                world.take_snapshot()
+                self.world.loop.world.call_later(self.dice.uniform(0.05, 0.8), self._lose_commits)
             case Mischief.FULL_DISK:
-                agent.disk.failing = "create"
+                self._fill_disk(agent)
             case Mischief.DISK_LOST:
                 agent.lose_disk()
                 self._start_later(agent)
@@ -190,10 +194,24 @@ class Nemesis:
         self.world.loop.world.call_later(delay_s + self.dice.uniform(0.3, 2.5) * LEASE_TTL_MS / 1000, mend)
 
     def _set_store_clock(self) -> None:
-        by_ms = self.dice.between(-3000, 3000)
+        by_ms = -_MINUTES_MS if self.dice.chance(0.3) else self.dice.between(-3000, 3000)
         self.world.store_clock.set_wall(by_ms)
         if by_ms > 0:
             self.world.history.store_clock_set_ms.append(self.world.now_ms())
+
+    def _lose_commits(self) -> None:
+        if not self._healed:
+            self.world.lose_last_commits()
+
+    def _fill_disk(self, agent: SimAgent) -> None:
+        """Until there is room again, also for a process that starts meanwhile."""
+        agent.disk.failing = "create"
+
+        def mend() -> None:
+            if agent.disk.failing == "create":
+                agent.disk.failing = ""
+
+        self._later(2500, mend)
 
     def _slow_disk(self, agent: SimAgent) -> None:
         agent.sync_ms = (50.0, 900.0)

@@ -1,196 +1,152 @@
-"""Simulated producers: plain ones that may give up, idempotent ones that send until they know."""
+"""Simulated applications that produce: what they write, to which partitions, and how long one producer object lives.
+
+An application writes in bursts, so that several batches are waiting when its client looks for something to send. Most
+make a new producer, with a new producer id, after a few writes; some end without waiting for their answers.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Final
 
-from streamhouse.core.errors import DuplicateSequence, OutOfOrderSequence, StreamHouseError
+from streamhouse.core.errors import StreamHouseError
 from streamhouse.core.ids import PartitionKey
-from streamhouse.testing.sim.agent import Appended, SimAgent
-from streamhouse.testing.sim.clients import Client, Unanswered, Unreachable
+from streamhouse.testing.sim.clients import Client
+from streamhouse.testing.sim.connections import Unanswered, Unreachable
 from streamhouse.testing.sim.history import Write
-from streamhouse.testing.sim.scenario import ProducerPlan
+from streamhouse.testing.sim.java import JavaSession
+from streamhouse.testing.sim.librdkafka import LibrdkafkaSession
+from streamhouse.testing.sim.plain import PlainSession
+from streamhouse.testing.sim.scenario import ClientKind, ProducerPlan
+from streamhouse.testing.sim.sending import Batch, Session
 from streamhouse.testing.sim.world import World, key_of
-from streamhouse.wire.records import Record, build_batch
 
 _MOMENT_MS: Final = 10.0
+_AGAIN_MS: Final = 150.0
 _PATIENCE_MS: Final = 40_000.0
 """After everything has healed; a producer that still cannot write by then has met a bug."""
+_MAX_WAITING: Final = 25
+"""Batches that an application lets its client collect."""
+_SESSIONS: Final[dict[ClientKind, type[Session]]] = {
+    ClientKind.PLAIN: PlainSession,
+    ClientKind.JAVA: JavaSession,
+    ClientKind.LIBRDKAFKA: LibrdkafkaSession,
+}
 
 
-class _Producer:
+class Producer:
     def __init__(self, world: World, name: str, plan: ProducerPlan) -> None:
         self.client = Client(world, name)
         self.world = world
         self.plan = plan
         self.dice = self.client.dice
         self._values = 0
+        self._sessions = 0
         self._give_up_ms: float | None = None
 
-    def new_write(self, key: PartitionKey, producer: str, sequence: int | None = None) -> Write:
+    async def run(self) -> None:
+        left = self.plan.writes
+        while left > 0 and not self.world.over:
+            left -= await self._session(min(left, self.plan.session_writes))
+
+    async def _session(self, writes: int) -> int:
+        """Write with one producer object; returns how many batches were begun."""
+        self._sessions += 1
+        producer_id = await self._new_producer_id() if self.plan.idempotent else -1
+        if producer_id is None:
+            return writes
+        session = _SESSIONS[self.plan.kind](self.client, self.plan, producer_id)
+        finished = asyncio.Event()
+        feeding = asyncio.create_task(self._feed(session, writes, finished))
+        sending = asyncio.create_task(session.run(finished))
+        dies_s = self.dice.uniform(0, 3) if self.dice.chance(self.plan.dies) else None
+        try:
+            await self._wait(session, sending, dies_s)
+        finally:
+            feeding.cancel()
+            sending.cancel()
+            await asyncio.gather(feeding, sending, return_exceptions=True)
+            await session.close()
+        if session.broken:
+            self.world.note(f"{self._name()} cannot go on: {session.broken}")
+        return writes
+
+    async def _new_producer_id(self) -> int | None:
+        """From whichever agent answers; None when everything is over before one does."""
+        while not self.world.over:
+            try:
+                return await self.client.ask(
+                    self.client.any_agent(), lambda server: server.new_producer_id(), timeout_ms=self.plan.timeout_ms
+                )
+            except (Unanswered, Unreachable, StreamHouseError):
+                await self._pause(_AGAIN_MS)
+                self.client.doubts = True
+                await self.client.refresh()
+        return None
+
+    async def _wait(self, session: Session, sending: asyncio.Task[None], dies_s: float | None) -> None:
+        while not sending.done():
+            await asyncio.wait([sending], timeout=0.5 if dies_s is None else dies_s)
+            if dies_s is not None and not self.world.over:
+                self.world.note(f"{self._name()} ends without waiting for {len(session.unfinished)} batches")
+                return
+            if self._is_out_of_patience():
+                stuck = next(iter(session.unfinished), None)
+                if stuck is not None:
+                    what = f"{stuck.write.values[0]}: {stuck.write.error}"
+                    self.world.trouble(f"{self._name()} cannot write {what}")
+                return
+        sending.result()
+
+    async def _feed(self, session: Session, writes: int, finished: asyncio.Event) -> None:
+        keys = self._pick_keys()
+        for number in range(writes):
+            if self.world.over or session.broken:
+                break
+            while len(session.unfinished) >= _MAX_WAITING:
+                await self._pause(_MOMENT_MS)
+            if not all(session.still_there(key) for key in keys):
+                keys = self._pick_keys()
+            key = self.dice.pick(keys)
+            write = self._new_write(key, number)
+            session.take(Batch(key=key, write=write, number=number, created_ms=self.world.now_ms()))
+            if number % self.plan.burst == self.plan.burst - 1:
+                await self.world.rest(self.dice.uniform(0, self.plan.rest_ms) / 1000)
+            elif self.dice.chance(0.3):
+                await self._pause(_MOMENT_MS)
+        finished.set()
+        session.wake()
+
+    def _pick_keys(self) -> list[PartitionKey]:
+        keys = self.world.keys()
+        return sorted({self.dice.pick(keys) for _ in range(self.dice.between(1, 3))})
+
+    def _new_write(self, key: PartitionKey, number: int) -> Write:
         values = []
+        name = self._name()
         for _ in range(self.dice.between(1, self.world.scenario.batch_records)):
             self._values += 1
-            values.append(f"{producer}:{self._values:04d}".ljust(self.world.scenario.value_bytes, "."))
+            values.append(f"{name}:{self._values:04d}".ljust(self.world.scenario.value_bytes, "."))
         write = Write(
-            producer=producer,
+            producer=name,
             key=key_of(key),
             values=tuple(values),
             acks=self.plan.acks,
             invoked_ms=self.world.now_ms(),
-            sequence=sequence,
+            sequence=number if self.plan.idempotent else None,
         )
         self.world.history.writes.append(write)
         return write
 
-    async def send(self, key: PartitionKey, write: Write, batch: bytes, agent: SimAgent) -> None:
-        """Once. Notes the acknowledgement if one comes; raises otherwise."""
-        write.attempts += 1
+    def _name(self) -> str:
+        return f"{self.client.name}.{self._sessions}"
 
-        async def request(server: SimAgent) -> Appended | None:
-            return await server.produce(key, batch, write.acks)
-
-        try:
-            appended = await self.client.ask(agent, request, timeout_ms=self.plan.timeout_ms)
-        except Unreachable:
-            write.attempts -= 1
-            raise
-        if appended is not None and write.acked_ms is None:
-            write.acked_ms = self.world.now_ms()
-            write.base_offset = appended.base_offset
-            write.acked_by = agent.name
-            write.taken_ms = appended.at_ms
-            write.epoch = appended.epoch
-            self.world.note(f"{write.values[0]} acknowledged by {agent.name} at {appended.base_offset}")
-
-    def pick_key(self) -> PartitionKey:
-        return self.dice.pick(self.world.keys())
-
-    def still_there(self, key: PartitionKey) -> bool:
-        return any(topic.topic_id == key.topic_id for topic in self.world.topics.values())
-
-    def out_of_patience(self) -> bool:
+    def _is_out_of_patience(self) -> bool:
         if not self.world.over:
             return False
         if self._give_up_ms is None:
             self._give_up_ms = self.world.now_ms() + _PATIENCE_MS
         return self.world.now_ms() > self._give_up_ms
 
-    async def breathe(self, written: int) -> None:
-        """A moment within a burst, a rest after it."""
-        if written % self.plan.burst == self.plan.burst - 1:
-            await self.world.rest(self.dice.uniform(0, self.plan.rest_ms) / 1000)
-        else:
-            await self.pause(_MOMENT_MS)
-
-    async def pause(self, most_ms: float) -> None:
+    async def _pause(self, most_ms: float) -> None:
         await asyncio.sleep(self.dice.uniform(0, most_ms) / 1000)
-
-
-class PlainProducer(_Producer):
-    """Writes to any partition, a few at a time and in no order among themselves."""
-
-    async def run(self) -> None:
-        room = asyncio.Semaphore(self.plan.in_flight)
-        async with asyncio.TaskGroup() as writing:
-            for number in range(self.plan.writes):
-                await room.acquire()
-                if self.world.over:
-                    return
-                writing.create_task(self._write(room))
-                await self.breathe(number)
-
-    async def _write(self, room: asyncio.Semaphore) -> None:
-        key = self.pick_key()
-        write = self.new_write(key, self.client.name)
-        batch = build_batch([Record(value=value.encode(), timestamp_ms=1) for value in write.values])
-        try:
-            await self._send_until_told(key, write, batch)
-        finally:
-            room.release()
-
-    async def _send_until_told(self, key: PartitionKey, write: Write, batch: bytes) -> None:
-        while write.attempts < self.plan.attempts:
-            try:
-                await self.send(key, write, batch, self.client.find_leader(key))
-                return
-            except (Unanswered, Unreachable, StreamHouseError) as error:
-                write.error = str(error) or type(error).__name__
-            if not self.still_there(key) or self.out_of_patience() or self.dice.chance(0.02):
-                return
-            await self.pause(200)
-
-
-class IdempotentProducer(_Producer):
-    """To one partition, with sequences: a few in flight, and after a failure all that are not acknowledged again.
-
-    What is not acknowledged is sent until it is, to whoever leads. A sequence error on the oldest of them would mean
-    that the log has forgotten what it acknowledged.
-    """
-
-    def __init__(self, world: World, name: str, plan: ProducerPlan, producer_id: int) -> None:
-        super().__init__(world, name, plan)
-        self._producer_id = producer_id
-        self._generation = 0
-
-    async def run(self) -> None:
-        left = self.plan.writes
-        while left > 0 and not self.world.over:
-            self._generation += 1
-            left -= await self._session(left)
-
-    async def _session(self, most: int) -> int:
-        """Write on as one producer epoch to one partition; returns how many writes were begun."""
-        key = self.pick_key()
-        name = f"{self.client.name}.{self._generation}"
-        epoch = self._generation
-        waiting: list[tuple[Write, bytes]] = []
-        sequence = begun = 0
-        known = False
-        while begun < most or waiting:
-            # A log accepts any first sequence of a producer it does not know, so the first goes alone, as in Kafka.
-            room = self.plan.in_flight if known else 1
-            while len(waiting) < room and begun < most and not self.world.over:
-                write = self.new_write(key, name, sequence)
-                records = [Record(value=value.encode(), timestamp_ms=1) for value in write.values]
-                batch = build_batch(
-                    records, producer_id=self._producer_id, producer_epoch=epoch, base_sequence=sequence
-                )
-                waiting.append((write, batch))
-                sequence += len(records)
-                begun += 1
-            if not waiting:
-                break
-            await self._send_all(key, waiting)
-            while waiting and waiting[0][0].acked_ms is not None:
-                waiting.pop(0)
-                known = True
-            if not self.still_there(key):
-                break
-            if self.out_of_patience():
-                self.world.trouble(f"{name} cannot write {waiting[0][0].values[0]}: {waiting[0][0].error}")
-                break
-            if waiting:
-                await self.pause(150)
-            else:
-                await self.breathe(begun)
-            if self.dice.chance(0.02):
-                break  # a restarted producer: a new epoch, and nothing known of what was in flight
-        return max(begun, 1)
-
-    async def _send_all(self, key: PartitionKey, waiting: list[tuple[Write, bytes]]) -> None:
-        """All to one agent, as on one connection."""
-        agent = self.client.find_leader(key)
-        sent = [(write, batch) for write, batch in waiting if write.acked_ms is None]
-        outcomes = await asyncio.gather(
-            *(self.send(key, write, batch, agent) for write, batch in sent), return_exceptions=True
-        )
-        for (write, _), outcome in zip(sent, outcomes, strict=True):
-            if outcome is None:
-                continue
-            if not isinstance(outcome, (Unanswered, Unreachable, StreamHouseError)):
-                raise outcome
-            write.error = str(outcome) or type(outcome).__name__
-        if isinstance(outcomes[0], (OutOfOrderSequence, DuplicateSequence)):
-            self.world.trouble(f"{sent[0][0].producer}: the log has forgotten what it acknowledged: {outcomes[0]}")

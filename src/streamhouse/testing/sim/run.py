@@ -19,7 +19,7 @@ from streamhouse.testing.sim.evidence import collect, leave_slots, raw_partition
 from streamhouse.testing.sim.history import Read
 from streamhouse.testing.sim.loop import SimLoop, SimulationStuck
 from streamhouse.testing.sim.nemesis import Nemesis
-from streamhouse.testing.sim.producers import IdempotentProducer, PlainProducer
+from streamhouse.testing.sim.producers import Producer
 from streamhouse.testing.sim.readers import Reader
 from streamhouse.testing.sim.replacing import replaced
 from streamhouse.testing.sim.scenario import Scenario, draw_scenario
@@ -105,11 +105,7 @@ async def _live(world: World, errands: Errands) -> None:
     nemesis = Nemesis(world)
     clients = [errands.lane.spawn(errands.run())]
     for number, plan in enumerate(world.scenario.producers):
-        producer = (
-            IdempotentProducer(world, f"p{number}", plan, producer_id=100 + number)
-            if plan.idempotent
-            else PlainProducer(world, f"p{number}", plan)
-        )
+        producer = Producer(world, f"p{number}", plan)
         clients.append(producer.client.lane.spawn(producer.run()))
     for number in range(world.scenario.sinks):
         sink = Sink(world, f"s{number}")
@@ -150,8 +146,10 @@ async def _end_single(world: World) -> None:
 async def _end_fleet(world: World) -> None:
     """Every agent leads everything once, alone, so that whatever its WAL holds comes back (R4)."""
     first, *others = world.agents
-    for agent in others:
+    for agent in others[1:]:
         agent.stop()
+    others[0].kill(power=True)  # and is not started again: its leases must run out in time
+    others[0].wanted = False
     last = first
     await _brings_everything_out(world, first)
     for agent in others:

@@ -33,6 +33,7 @@ class Mischief(StrEnum):
     STOP = "stop in order"
     WALL_CLOCK = "wall clock set"
     STORE_CLOCK = "metadata clock set"
+    LOSSY_METADATA = "metadata loses its last commits"
     SLOW_DISK = "slow disk"
     SYNC_ERROR = "sync error"
     WRITE_ERROR = "write error"
@@ -48,6 +49,12 @@ class Errand(StrEnum):
     TRIM = "trim"
     VACUUM = "vacuum"
     FLUSH = "flush request"
+    EXPIRE_COMMITS = "expire commits"
+    EXPIRE_PRODUCERS = "expire producers"
+
+
+AWAITED: Final[frozenset[Mischief | Errand]] = frozenset({Mischief.LOSSY_METADATA, Errand.EXPIRE_PRODUCERS})
+"""Not drawn: the code has no answer to these yet."""
 
 
 # How often each is drawn, for a fleet and for a single node. The first ones move leaderships or lose unsynced data,
@@ -64,6 +71,7 @@ _WEIGHTS: Final[dict[Mischief, tuple[float, float]]] = {
     Mischief.STOP: (2, 1),
     Mischief.WALL_CLOCK: (1, 1),
     Mischief.STORE_CLOCK: (1, 0),
+    Mischief.LOSSY_METADATA: (1, 0),
     Mischief.SLOW_DISK: (1, 2),
     Mischief.SYNC_ERROR: (1, 1),
     Mischief.WRITE_ERROR: (1, 1),
@@ -71,8 +79,14 @@ _WEIGHTS: Final[dict[Mischief, tuple[float, float]]] = {
     Mischief.DISK_LOST: (1, 0),
     Mischief.BIT_ROT: (1, 0),
 }
-_FLEET_MISCHIEF: Final = tuple((fleet, mischief) for mischief, (fleet, _) in _WEIGHTS.items())
+_FLEET_MISCHIEF: Final = tuple(
+    (fleet, mischief) for mischief, (fleet, _) in _WEIGHTS.items() if mischief not in AWAITED
+)
 _SINGLE_MISCHIEF: Final = tuple((single, mischief) for mischief, (_, single) in _WEIGHTS.items() if single)
+
+PRODUCER_IDLE_MS: Final = 4000
+"""Longer than a client of such a scenario can have a batch in doubt."""
+_ERRANDS: Final = tuple(errand for errand in Errand if errand not in AWAITED)
 
 LEASE_TTL_MS: Final = 1000
 FLEET_TIMINGS: Final = Timings(
@@ -95,20 +109,39 @@ SINGLE_TIMINGS: Final = Timings(
 )
 
 
+class ClientKind(StrEnum):
+    """Whose behaviour a producer has. The last two are idempotent."""
+
+    PLAIN = "plain"
+    JAVA = "java"
+    LIBRDKAFKA = "librdkafka"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerPlan:
+    kind: ClientKind
     acks: int
-    idempotent: bool
     writes: int
+    session_writes: int
+    """How many of them one producer object makes, before the application makes a new one."""
+    dies: float
+    """How likely a producer ends without waiting for its answers."""
     burst: int
     """How many writes it makes in a row, at most."""
     rest_ms: float
     """Between two bursts, at most; a change of leaders or a mischief ends it."""
     attempts: int
-    """How often one write is sent before the producer gives up; an idempotent one does not."""
+    """How often a plain producer sends a batch before it gives up."""
     in_flight: int
+    """Requests on a connection, of a plain producer; the others have five."""
     timeout_ms: float
-    """How long it waits for an answer."""
+    """How long the agent has for its answer, and the client waits for it."""
+    delivery_timeout_ms: float | None
+    """When an idempotent client gives a batch up; None for never."""
+
+    @property
+    def idempotent(self) -> bool:
+        return self.kind is not ClientKind.PLAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +170,9 @@ class Scenario:
     repeated: float
     store_faults: float
     lost_answers: float
-    """Of agents to clients."""
+    """How often a connection breaks when an agent answers."""
+    stalls: float
+    """How often a request of a client, and all behind it, arrive late."""
     batch_records: int
     """How many records a batch has at most."""
     value_bytes: int
@@ -152,6 +187,7 @@ class Scenario:
 def draw_scenario(seed: int) -> Scenario:
     dice = Dice(seed).child("scenario")
     sink_dice = Dice(seed).child("sinks")
+    clients = Dice(seed).child("clients")
     single = dice.chance(0.3)
     durability = Durability.WAL if single else Durability.OBJECT
     agents = 1 if single else dice.pick((2, 3, 3, 3, 4))
@@ -168,19 +204,20 @@ def draw_scenario(seed: int) -> Scenario:
         topics=dice.pick(((1,), (1,), (2,), (1, 1), (2, 1))),
         compacted=dice.chance(0.15),
         run_ms=dice.uniform(3000, 9000),
-        producers=tuple(_producer(dice, single) for _ in range(dice.between(2, 3))),
+        producers=tuple(_producer(clients) for _ in range(clients.between(2, 3))),
         readers=dice.between(1, 2),
         sinks=sink_dice.between(1, 2) if sink_dice.chance(0.35) else 0,
         sink_batches=sink_dice.between(3, 8),
         mischief=mischief,
         mischief_every_ms=dice.uniform(300, 1500),
-        errands=tuple(dice.pick(tuple(Errand)) for _ in range(dice.between(0, 2))),
+        errands=tuple(dice.pick(_ERRANDS) for _ in range(dice.between(0, 2))),
         lost_request=rate(0.1),
         lost_reply=rate(0.2),
         delayed=rate(0.1),
         repeated=rate(0.1),
         store_faults=rate(0.4),
         lost_answers=rate(0.1),
+        stalls=clients.uniform(0.005, 0.05) if clients.chance(0.5) else 0.0,
         batch_records=dice.pick((1, 1, 3)),
         value_bytes=dice.pick((24, 24, 300)),
         timings=SINGLE_TIMINGS if single else FLEET_TIMINGS,
@@ -198,7 +235,7 @@ def draw_scenario(seed: int) -> Scenario:
         ),
         wal=WalOptions(
             file_bytes=4096 + dice.pick((600, 1500, 6000)),
-            max_bytes=dice.pick((60_000, 400_000)),
+            max_bytes=dice.pick((120_000, 400_000)),
             max_spare_files=dice.pick((0, 1, 3)),
         ),
         tail_bytes=dice.pick((500, 100_000)),
@@ -208,15 +245,19 @@ def draw_scenario(seed: int) -> Scenario:
     )
 
 
-def _producer(dice: Dice, single: bool) -> ProducerPlan:
-    idempotent = dice.chance(0.4)
+def _producer(dice: Dice) -> ProducerPlan:
+    kind = dice.weighted([(2, ClientKind.PLAIN), (1, ClientKind.JAVA), (1, ClientKind.LIBRDKAFKA)])
+    plain = kind is ClientKind.PLAIN
     return ProducerPlan(
-        acks=dice.weighted([(4, -1), (4, 1), (1, 0 if not idempotent else -1)]),
-        idempotent=idempotent,
-        writes=dice.between(10, 40),
-        burst=dice.pick((1, 3, 6)),
+        kind=kind,
+        acks=dice.weighted([(4, -1), (4, 1), (1, 0)]) if plain else dice.weighted([(5, -1), (1, 1)]),
+        writes=dice.between(15, 50),
+        session_writes=1000 if plain else dice.pick((3, 8, 20)),
+        dies=0.0 if plain else dice.pick((0.0, 0.0, 0.2)),
+        burst=dice.pick((1, 3, 8, 16)),
         rest_ms=dice.pick((150.0, 500.0, 2000.0)),
         attempts=dice.pick((1, 4, 20)),
-        in_flight=dice.between(1, 3),
+        in_flight=dice.pick((1, 3, 5)),
         timeout_ms=dice.pick((300.0, 800.0, 2500.0)),
+        delivery_timeout_ms=dice.pick((None, None, 1500.0, 4000.0)),
     )

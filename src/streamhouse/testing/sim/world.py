@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.metadata.contract import (
@@ -26,11 +26,32 @@ from streamhouse.testing.sim.agent import SimAgent
 from streamhouse.testing.sim.checker import records_in
 from streamhouse.testing.sim.clock import SimClock
 from streamhouse.testing.sim.dice import Dice
-from streamhouse.testing.sim.evidence import raw_partition, stored_objects
-from streamhouse.testing.sim.history import Committed, History, Key, Led
+from streamhouse.testing.sim.evidence import dump, raw_partition, restore, stored_objects
+from streamhouse.testing.sim.history import Committed, History, Key, Led, Undone
 from streamhouse.testing.sim.loop import SimLoop
 from streamhouse.testing.sim.metadata import SharedMetadata
 from streamhouse.testing.sim.scenario import Scenario
+
+_NEVER_UNDONE: Final = frozenset(
+    {
+        "acquire_leases",
+        "complete_transfer",
+        "register_agent",
+        "allocate_producer_ids",
+        "raise_gc_horizon",
+        "forget_objects",
+        "purge_deleted_topics",
+    }
+)
+"""What a simulated standby has always received: the loss of a leadership, of producer ids that are in use, or of a
+horizon has no answer yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Snapshot:
+    data: bytes
+    led: int
+    committed: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +81,11 @@ class World:
         self.adopted: dict[tuple[str, int, Key], Committed] = {}
         """What a sink's batch became, by query, batch and partition."""
         self._stir = asyncio.Event()
+        self._snapshot: _Snapshot | None = None
+        self.forgets_producers = False
+        """Idle producers have been expired: the log may not know them any more."""
+        self.lost_commits = False
+        """Commits were undone, so that the log knows less than it acknowledged, through no fault of the code."""
         self.over = False
         """Producers begin nothing new."""
 
@@ -86,6 +112,26 @@ class World:
             async with asyncio.timeout(most_s):
                 await self._stir.wait()
 
+    def take_snapshot(self) -> None:
+        """What an asynchronous standby has received of the metadata by now."""
+        self._snapshot = _Snapshot(
+            data=dump(self.sqlite), led=len(self.history.led), committed=len(self.history.committed)
+        )
+
+    def lose_last_commits(self) -> None:
+        """The primary dies, and the standby takes its place: what it had not received never happened."""
+        snapshot, self._snapshot = self._snapshot, None
+        if snapshot is None:
+            return
+        assert len(self.history.led) == snapshot.led
+        restore(self.sqlite, snapshot.data)
+        undone = self.history.committed[snapshot.committed :]
+        del self.history.committed[snapshot.committed :]
+        self.note(f"the metadata has lost {len(undone)} commits")
+        self.history.undone += (Undone(commit=commit, at_ms=self.now_ms()) for commit in undone)
+        self.history.store_clock_set_ms.append(self.now_ms())  # renewals are undone too
+        self.lost_commits = True
+
     def keys(self) -> list[PartitionKey]:
         return [key for topic in self.topics.values() for key in topic.partition_keys()]
 
@@ -98,6 +144,11 @@ class World:
     # The observer at the metadata: at the instant a call takes effect.
 
     def _observe(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], answer: Any) -> None:
+        self._record(name, args, kwargs, answer)
+        if self._snapshot is not None and name in _NEVER_UNDONE:
+            self.take_snapshot()
+
+    def _record(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], answer: Any) -> None:
         if name == "acquire_leases":
             self._led(each.lease for each in answer if each.verdict is AcquireVerdict.ACQUIRED)
         elif name == "complete_transfer" and not self._is_known(answer):  # else it was repeated
@@ -132,7 +183,13 @@ class World:
         )
         if outcome.verdict is Verdict.COMMITTED and not outcome.repeated:
             self.history.committed.append(
-                Committed(key=key_of(piece.key), epoch=piece.epoch, base_offset=piece.base_offset, at_ms=self.now_ms())
+                Committed(
+                    key=key_of(piece.key),
+                    epoch=piece.epoch,
+                    base_offset=piece.base_offset,
+                    end_offset=piece.end_offset,
+                    at_ms=self.now_ms(),
+                )
             )
 
     def _adopted(self, intent: IntentKey, epoch: int, outcome: SliceOutcome) -> None:
@@ -143,7 +200,13 @@ class World:
         )
         if outcome.verdict is Verdict.COMMITTED and not outcome.repeated:
             key = key_of(outcome.key)
-            committed = Committed(key=key, epoch=epoch, base_offset=outcome.base_offset, at_ms=self.now_ms())
+            committed = Committed(
+                key=key,
+                epoch=epoch,
+                base_offset=outcome.base_offset,
+                end_offset=outcome.end_offset,
+                at_ms=self.now_ms(),
+            )
             self.history.committed.append(committed)
             self.adopted[(intent.query_id, intent.batch_id, key)] = committed
 
