@@ -236,8 +236,9 @@ async def test_on_a_real_disk_refused_writes_come_back_with_every_pump(
         lsns = [add(wal, bytes(4000))]
         full = True
         while wal.health.no_room is None or not wal.is_full(4000):
-            lsns += fill(wal)[0]
-            await asyncio.sleep(0.001)
+            if not wal.is_full(4000):
+                lsns.append(add(wal, bytes(4000)))
+            await asyncio.sleep(0.002)
         await wal.wait_synced(lsns[0])
         assert wal.health.ok
         left = [path.name for path in (tmp_path / "wal").glob("*.new")]
