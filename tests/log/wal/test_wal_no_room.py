@@ -18,7 +18,7 @@ from wal_harness import ON_REAL_FILES, PUMPS, SMALL, a_wal, add, contents, opene
 
 from streamhouse.core.errors import BackPressureRejected, WalFailed, WalOutcomeUnknown
 from streamhouse.log.wal import LocalDisk, Wal
-from streamhouse.log.wal.state import PrepareSpare, WalState
+from streamhouse.log.wal.state import PrepareSpare, Retire, WalState
 
 SOON = replace(SMALL, room_pause_ms=5)
 FULL = [errno.ENOSPC, errno.EDQUOT]
@@ -129,6 +129,8 @@ async def test_r12_a_file_whose_opening_found_no_room_is_opened_again_from_its_b
     disk.fail(operation, code=errno.ENOSPC)
     second = add(wal, bytes(10_000))
     await told.until(lambda: len(told.heard) >= 2)
+    with pytest.raises(BackPressureRejected):
+        add(wal, b"it would fit into the file that is not there")
     disk.fail_at.clear()
     await wal.wait_synced(second)
     await wal.close()
@@ -234,8 +236,9 @@ async def test_on_a_real_disk_refused_writes_come_back_with_every_pump(
         lsns = [add(wal, bytes(4000))]
         full = True
         while wal.health.no_room is None or not wal.is_full(4000):
-            lsns += fill(wal)[0]
-            await asyncio.sleep(0.001)
+            if not wal.is_full(4000):
+                lsns.append(add(wal, bytes(4000)))
+            await asyncio.sleep(0.002)
         await wal.wait_synced(lsns[0])
         assert wal.health.ok
         left = [path.name for path in (tmp_path / "wal").glob("*.new")]
@@ -281,3 +284,18 @@ def test_while_there_may_be_no_room_no_frame_is_planned_for_a_spare_that_is_not_
     new = state.plan_file(8_000)
     assert new is not None
     assert new.spare == again.number
+
+
+def test_while_frames_wait_for_a_file_settled_files_are_removed_and_not_kept_as_spares() -> None:
+    state = WalState(SMALL, next_lsn=1, next_generation=1, spares=[], next_spare=1)
+    for _ in range(3):
+        new = state.plan_first_file()
+        state.open_file(replace(new, spare=None))
+        state.assign(11_000)
+    state.synced(3, generation=3)
+    state.file_not_made("no room")
+    state.settle([1])
+    assert state.chores() == [Retire(generation=1, becomes_spare=None)]
+    state.file_made()
+    state.settle([2])
+    assert state.chores() == [Retire(generation=2, becomes_spare=1)]

@@ -59,10 +59,11 @@ class WalFiles:
         """Whether it can be opened now. The spare it is to be made from may still be on its way in the other lane."""
         return new.spare is None or new.spare in self._ready_spares or new.spare in self._missing_spares
 
-    def open_new(self, new: NewFile) -> None:
+    def open_new(self, new: NewFile) -> bool:
         """Header first, name second, frames last: each durable before the next (R12).
 
-        Raises NoRoomError. No frame was written then, so trying again is safe.
+        Returns whether the file had to be made, because there was no spare. Raises NoRoomError. No frame was written
+        then, so trying again is safe.
         """
         spare = new.spare if new.spare in self._ready_spares else None
         with _told_when_full(new.size_bytes):
@@ -83,6 +84,7 @@ class WalFiles:
             self._missing_spares.discard(new.spare)
         self._disk.sync_directory()
         self.generation = new.generation
+        return spare is None
 
     def _create_log_file(self, new: NewFile) -> str:
         name = unfinished_name(log_name(new.generation))

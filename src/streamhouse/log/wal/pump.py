@@ -46,8 +46,8 @@ class Reports:
     on_failed: Callable[[BaseException], None]
     """Called once. The pump does nothing more."""
     on_room: Callable[[RoomReport], None]
-    """Called for every spare. Called for a file that takes frames only when there was no room for it, and again when
-    there is; until then the pump tries again after every pause, and frames for that file wait."""
+    """Called for every spare, and for a file that takes frames when it was made without one. If there is no room for
+    such a file, the pump tries again after every pause, and frames for that file wait."""
 
 
 class Pump(Protocol):

@@ -111,7 +111,7 @@ class TaskPump:
         waited = False
         while True:
             try:
-                self._files.open_new(new)
+                made = self._files.open_new(new)
             except NoRoomError as problem:
                 if self._stopping:
                     raise
@@ -123,7 +123,7 @@ class TaskPump:
                 self._do_chores()
             else:
                 break
-        if waited:
+        if made or waited:
             self._report(self._reports.on_room, RoomReport(spare=None, problem=None))
 
     async def _sync(self, loop: asyncio.AbstractEventLoop, lsn: int) -> None:

@@ -111,7 +111,7 @@ class ThreadPump:
         while True:
             self._wait_for_spare(new)
             try:
-                self._files.open_new(new)
+                made = self._files.open_new(new)
             except NoRoomError as problem:
                 if self._stopping:
                     raise
@@ -122,7 +122,7 @@ class ThreadPump:
                 self._wait_for_room()
             else:
                 break
-        if waited:
+        if made or waited:
             self._report(self._reports.on_room, RoomReport(spare=None, problem=None))
 
     def _wait_for_room(self) -> None:
@@ -162,10 +162,10 @@ class ThreadPump:
             self._files.do_chore(chore)
         except NoRoomError as error:
             problem = error
-        with self._changed:
-            self._changed.notify()
         if isinstance(chore, PrepareSpare):
             self._report(self._reports.on_room, RoomReport(spare=chore.number, problem=problem))
+        with self._changed:
+            self._changed.notify()
 
     def _report(self, callback: Callable[[R], None], report: R) -> None:
         with self._changed:

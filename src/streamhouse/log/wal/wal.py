@@ -377,8 +377,7 @@ class Wal:
         try:
             if self._health.ok:
                 self._refusal = f"the write-ahead log in {self._disk.place} is closed"
-                if not self._state.file_missing:  # else the pump finds out whether there is room now
-                    await self._drain()
+                await self._drain()
         finally:
             if self._room_timer is not None:
                 self._room_timer.cancel()
