@@ -31,6 +31,7 @@ async def fleet_agent(directory: Path, dsn: str, name: str) -> AsyncIterator[Str
         profile="fast",
         wal_file_bytes="1MiB",
         group_initial_rebalance_delay="0ms",
+        group_consumer_heartbeat="30s",
         kafka_enabled=True,
         kafka_listen="127.0.0.1:0",
     ) as sh:
@@ -92,11 +93,17 @@ def read(address: str, group: str, on_assign: Callable[[], None], config: dict[s
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.parametrize(
+    "config",
+    [{"heartbeat.interval.ms": 60_000, "session.timeout.ms": 120_000}, {"group.protocol": "consumer"}],
+    ids=["classic", "kip-848"],
+)
 async def test_a_consumer_reads_on_when_its_coordinator_moves_before_it_fetches_offsets(
-    tmp_path: Path, postgres_database: str
+    tmp_path: Path, postgres_database: str, config: dict[str, Any]
 ) -> None:
     """librdkafka does not repeat an OffsetFetch that is answered with NOT_COORDINATOR: it has its partitions and reads
-    nothing until the next rebalance. A long heartbeat interval keeps it from noticing the move by itself."""
+    nothing until the next rebalance. A long heartbeat interval keeps it from noticing the move by itself; with KIP-848,
+    where the coordinator sets the interval, it is long enough."""
     async with AsyncExitStack() as agents:
         a = await agents.enter_async_context(fleet_agent(tmp_path, postgres_database, "a"))
         (address,) = a.kafka_addresses
@@ -116,7 +123,6 @@ async def test_a_consumer_reads_on_when_its_coordinator_moves_before_it_fetches_
                 moved.set()
                 asyncio.run_coroutine_threadsafe(move(), loop).result(PATIENCE_S)
 
-        config = {"heartbeat.interval.ms": 60_000, "session.timeout.ms": 120_000}
         found = await asyncio.to_thread(read, address, group, on_assign, config)
         assert moved.is_set()
         assert sorted(found) == [b"%d" % number for number in range(RECORDS)]
