@@ -3,7 +3,8 @@
 Behaviour: -1 latest (the stable end for read committed), -2 earliest, -3 the record with the largest time, -4 earliest
 on the broker itself, which is the earliest; -5 and -6 are about tiers that do not exist here: -1 without an error.
 Anything else below 0, or newer than the request's version, is 35. By time: the first *record* at or after it. The
-answer has the epoch of that record, and comes from a fresh look at the log (R16).
+answer has the epoch of that record, and comes from a fresh look at the log (R16). By time, 2 where the object that is
+needed is missing or damaged.
 
 Deviations: version 0 is not served, as in Kafka 4.
 """
