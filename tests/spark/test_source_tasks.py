@@ -25,10 +25,10 @@ from pyspark.sql.types import (
 from source_ground import BASE_MS, compact, entries_of, fill, plan, read, sample
 
 from streamhouse.core.errors import (
+    DamagedObject,
     DataLost,
     InvalidSetting,
     MetadataUnavailable,
-    ObjectNotFound,
     PartitionNotFound,
     StoreUnavailable,
     TopicNotFound,
@@ -268,8 +268,27 @@ class TestObjectsThatGoAway:
         (entry,) = orders.run(entries_of(orders.api, key_of(orders, 0)))
         planned = plan({**source_options, **EVERYTHING, "failOnDataLoss": "false"})
         orders.run(orders.api.stores.objects.delete([entry.object_key]))
-        with pytest.raises(ObjectNotFound, match=r"orders/0, offsets 0 to 399: .* the metadata still refers to it"):
+        with pytest.raises(DamagedObject, match=r"orders/0, offsets 0 to 399: .* the metadata still refers to it"):
             planned.rows()
+
+    def test_a_damaged_object_is_an_error_that_names_it_and_says_what_to_do(
+        self, orders: RunningStreamHouse, source_options: dict[str, str]
+    ) -> None:
+        orders.run(fill(orders.api, "orders", 0, 400))
+        (entry,) = orders.run(entries_of(orders.api, key_of(orders, 0)))
+        planned = plan({**source_options, **EVERYTHING, "failOnDataLoss": "false"})
+        objects = orders.api.stores.objects
+        stored = bytearray(orders.run(objects.get(entry.object_key)))
+        stored[entry.byte_offset + entry.byte_length // 2] ^= 1
+        orders.run(objects.delete([entry.object_key]))
+        orders.run(objects.put(entry.object_key, stored))
+        with pytest.raises(DamagedObject) as caught:
+            planned.rows()
+        told = str(caught.value)
+        assert told.startswith("orders/0, offsets 0 to 399: bytes ")
+        assert entry.object_key in told
+        assert "restore the object" in told
+        assert "set consumers to offset 400" in told
 
     def test_below_the_log_start_is_data_loss_and_the_option_decides(
         self, orders: RunningStreamHouse, source_options: dict[str, str], caplog: pytest.LogCaptureFixture

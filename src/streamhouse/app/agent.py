@@ -245,11 +245,11 @@ async def _assemble(around: Surroundings, parts: AsyncExitStack) -> Agent:
     await log.check_held_frames()
     log.start()
     parts.push_async_callback(log.close)
-    reader = _reader(around, parts, tail, log)
     member = _member(around, wal, owner)
     if on_sqlite:
         progress.start(member.report)
     wal.on_room(lambda problem: _tell_room(log, member, problem))
+    reader = _reader(around, parts, tail, log, member)
     topics = TopicWatch(metadata=stores.metadata, on_changed=log.configure, report=member.report)
     topics.start()
     parts.push_async_callback(topics.close)
@@ -330,7 +330,7 @@ def _broker(around: Surroundings, parts: AsyncExitStack, agent: Agent, owner: Lo
     )
 
 
-def _reader(around: Surroundings, parts: AsyncExitStack, tail: TailCache, log: LeasedLog) -> LogReader:
+def _reader(around: Surroundings, parts: AsyncExitStack, tail: TailCache, log: LeasedLog, member: Member) -> LogReader:
     offload = ThreadOffload(_OFFLOAD_THREADS)
     parts.push_async_callback(offload.close)
     reader = LogReader(
@@ -345,6 +345,7 @@ def _reader(around: Surroundings, parts: AsyncExitStack, tail: TailCache, log: L
             max_ahead_bytes=around.settings.memory.block_cache_bytes,
         ),
         offload=offload,
+        report=member.report,
     )
     parts.push_async_callback(reader.close)
     return reader

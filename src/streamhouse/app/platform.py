@@ -226,7 +226,8 @@ class StreamHouse:
     ) -> list[Record]:
         """Records from ``offset`` on: whole batches, so often a few more than fit, and none at the end of the log.
 
-        ``wait_ms``: at the end, wait that long for the next one. Raises OffsetOutOfRange, PartitionNotFound.
+        ``wait_ms``: at the end, wait that long for the next one. Raises OffsetOutOfRange, PartitionNotFound, and
+        DamagedObject where an object of the log is missing or damaged.
         """
         reader = self.agent.reader
         key = await self._key(topic, partition)

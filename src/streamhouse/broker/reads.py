@@ -118,8 +118,10 @@ class Reads:
     async def read(
         self, requests: Sequence[ReadRequest], *, max_bytes: int, min_bytes: int, max_wait_ms: int
     ) -> Sequence[ReadResult | StreamHouseError]:
-        """See LogReader.read_many. Ask ``leader_epoch`` first."""
-        return await self._reader.read_many(requests, max_bytes=max_bytes, min_bytes=min_bytes, max_wait_ms=max_wait_ms)
+        """See LogReader.read_many; it waits also beside a damaged partition. Ask ``leader_epoch`` first."""
+        return await self._reader.read_many(
+            requests, max_bytes=max_bytes, min_bytes=min_bytes, max_wait_ms=max_wait_ms, patient=True
+        )
 
     # Offsets.
 

@@ -23,6 +23,7 @@
     │   ├── CorruptBlob                 an LLS1 shared blob
     │   ├── CorruptSegment              a STRM segment
     │   ├── CorruptDocument             a JSON document of a key-value metadata store
+    │   ├── DamagedObject               an object of the log is missing, or its bytes fail their checks
     │   └── InflatedTooLarge            a compressed body over the cap
     ├── DataLost                        records that a Spark query was to read are gone (failOnDataLoss)
     ├── UnsupportedVersion              a format, schema or codec newer than this build
@@ -240,6 +241,53 @@ class CorruptSegment(CorruptData):
 
 class CorruptDocument(CorruptData):
     pass
+
+
+class DamagedObject(CorruptData):
+    """Records that cannot be read, because their object is missing or its bytes fail their checks.
+
+    ``where`` is the partition. The offsets are those that cannot be read, the bytes those that were to hold them.
+    """
+
+    def __init__(
+        self,
+        *,
+        where: str,
+        base_offset: int,
+        end_offset: int,
+        object_key: str,
+        byte_offset: int,
+        byte_length: int,
+        problem: str,
+        missing: bool = False,
+    ) -> None:
+        super().__init__(
+            f"{where}, offsets {base_offset} to {end_offset}: bytes {byte_offset} to {byte_offset + byte_length - 1} of"
+            f" {object_key}: {problem}",
+            hint="restore the object from a copy or an older version of it; to go on without these records, set"
+            f" consumers to offset {end_offset + 1}, or delete the records before it",
+        )
+        self.where = where
+        self.base_offset = base_offset
+        self.end_offset = end_offset
+        self.object_key = object_key
+        self.byte_offset = byte_offset
+        self.byte_length = byte_length
+        self.problem = problem
+        self.missing = missing
+
+    def named(self, where: str) -> DamagedObject:
+        """The same error with another name for the partition: low layers know only the topic's id."""
+        return DamagedObject(
+            where=where,
+            base_offset=self.base_offset,
+            end_offset=self.end_offset,
+            object_key=self.object_key,
+            byte_offset=self.byte_offset,
+            byte_length=self.byte_length,
+            problem=self.problem,
+            missing=self.missing,
+        )
 
 
 class InflatedTooLarge(CorruptData):

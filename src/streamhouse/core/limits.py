@@ -74,6 +74,9 @@ MAX_MARKED_PARTITIONS: Final = 1000  # named in a mark of the metadata's progres
 MAX_DEFINITIONS: Final = 10_000  # of one kind; they are listed whole
 MAX_METADATA_DOCUMENT_BYTES: Final = 4 * MIB  # gRPC's default message limit, which a key-value store inherits
 
+# Reading.
+MAX_KNOWN_DAMAGE: Final = 1000  # damaged ranges of objects that are shown and checked again, about 2 KB each
+
 # Spark.
 MAX_SPLITS: Final = 100_000  # tasks of one batch: each costs Spark some kilobytes and 30 ms
 MAX_PLANNED_ENTRIES: Final = 200_000  # named in one plan, 300 bytes each; of more, tasks look up their own

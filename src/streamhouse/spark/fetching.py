@@ -1,9 +1,9 @@
 """A task's work: the ranges of a split → Arrow batches of rows, straight from the object store.
 
 Objects are fetched ahead on the connection's loop while Spark's thread decodes what has come. Every byte was checked
-when it gets here (log/reader/objects.py). An object that is gone may have been replaced by compaction, which keeps
-offsets: its range is looked up again in the metadata (R7). Only what lies below the log start is data loss. A range is
-given whole or fails; never fewer rows.
+when it gets here (log/reader/objects.py). An object that is missing or damaged may have been replaced by compaction,
+which keeps offsets: its range is looked up again in the metadata (R7). Only what lies below the log start is data loss.
+A range is given whole or fails; never fewer rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from streamhouse.core.errors import ObjectNotFound
+from streamhouse.core.errors import DamagedObject
 from streamhouse.core.limits import MIB
 from streamhouse.log.offload import InlineOffload
 from streamhouse.log.reader.objects import ObjectReader
@@ -46,7 +46,7 @@ _MAX_REPLACED: Final = 10
 def read_ranges(
     connection: Connection, ranges: Sequence[ReadRange], columns: Sequence[str], loss: DataLoss
 ) -> Iterator[pa.RecordBatch]:
-    """All rows of ``ranges``. Raises CorruptData, StoreError, MetadataError, DataLost."""
+    """All rows of ``ranges``. Raises DamagedObject, CorruptData, StoreError, MetadataError, DataLost."""
     schema, decoded = arrow_schema(columns), decoded_columns(columns)
     for topic, of_topic in groupby(ranges, key=lambda each: each.topic):
         runs = _runs(connection, list(of_topic), loss)
@@ -150,7 +150,7 @@ class _Fetcher:
         """A large segment's blocks, some at a time. Costs one small GET, for its index."""
         try:
             stretches = await self._objects.stretches(part.key, entry, part.from_offset)
-        except ObjectNotFound:  # whoever runs it finds out what has become of it
+        except DamagedObject:  # the job itself finds out what has become of it
             yield _Job(range=part, entry=entry, size_bytes=entry.byte_length)
             return
         at, size, upto = part.from_offset, 0, part.from_offset
@@ -168,8 +168,8 @@ class _Fetcher:
     async def _run(self, job: _Job) -> list[Run]:
         try:
             return await self._fetch(job.range, job.entry)
-        except ObjectNotFound as error:
-            return await self._resolve_again(job.range, job.entry, error)
+        except DamagedObject as error:
+            return await self._resolve_again(job.range, error)
 
     async def _fetch(self, part: ReadRange, entry: Entry) -> list[Run]:
         wanted = []
@@ -188,8 +188,8 @@ class _Fetcher:
             for stretch in wanted
         ]
 
-    async def _resolve_again(self, part: ReadRange, entry: Entry, missing: ObjectNotFound) -> list[Run]:
-        """R7: the object is gone; its offsets may be elsewhere by now, or below the log start."""
+    async def _resolve_again(self, part: ReadRange, damage: DamagedObject) -> list[Run]:
+        """R7: the offsets may be elsewhere by now, or below the log start. Raises DamagedObject when they are not."""
         metadata = await self._connection.metadata()
         runs: list[Run] = []
         for _ in range(_MAX_REPLACED):
@@ -198,12 +198,8 @@ class _Fetcher:
                 return runs
             (left,) = await scan_ranges(metadata, [left])
             check_covered(left)
-            if any(each.object_key == entry.object_key for each in left.entries):
-                raise ObjectNotFound(
-                    f"{part.topic}/{part.key.partition}, offsets {part.from_offset} to {part.to_offset - 1}:"
-                    f" {entry.object_key} is missing, and the metadata still refers to it",
-                    hint="restore the object from a copy, or trim the log past these offsets",
-                ) from missing
+            if any(each.object_key == damage.object_key for each in left.entries):
+                raise damage.named(f"{part.topic}/{part.key.partition}") from damage
             try:
                 for entry in left.entries:  # the next one to be missing, perhaps
                     runs += await self._fetch(
@@ -211,9 +207,9 @@ class _Fetcher:
                     )
                     part = replace(part, from_offset=min(entry.end_offset + 1, part.to_offset))
                 return runs
-            except ObjectNotFound as error:
-                missing = error
-        raise missing
+            except DamagedObject as error:
+                damage = error
+        raise damage.named(f"{part.topic}/{part.key.partition}") from damage
 
     async def _what_is_left(self, part: ReadRange) -> ReadRange | None:
         """The part that the log still holds; the rest is reported as lost."""

@@ -8,7 +8,7 @@ import pytest
 from reading import START_MS, Library, at_once, batch, batches
 from test_reader_waiting import Leader
 
-from streamhouse.core.errors import CorruptBatch, ObjectNotFound
+from streamhouse.core.errors import CorruptBatch, DamagedObject
 from streamhouse.log.offload import InlineOffload, ThreadOffload
 from streamhouse.wire.batch import TimestampType, patch, stamp_log_append_time
 from streamhouse.wire.codecs import Codec
@@ -181,7 +181,7 @@ async def test_r7_a_search_survives_compaction_and_never_skips_a_missing_object(
             library.reader().offset_for_timestamp(shelf.key, at(5)),
             library.reader().max_timestamp_offset(shelf.key),
         ):
-            with pytest.raises(ObjectNotFound):
+            with pytest.raises(DamagedObject):
                 await ask
 
 

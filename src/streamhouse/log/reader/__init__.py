@@ -8,6 +8,7 @@ views.py      each partition's watermark and log start, as last read from the me
 entries.py    the sparse index, a few pages of it in memory
 objects.py    entries to blocks: ranged GETs, caches, checks, shared downloads
 blocks.py     batches that lie end to end, checked and searchable. Pure
+damage.py     objects that are missing or damaged: told, counted, checked again
 ahead.py      who reads on and on, and what to fetch before he asks
 waiting.py    who waits for what, and what wakes them
 sharing.py    calls that several wait for, calls asked together, bytes under way

@@ -4,8 +4,9 @@
           └─► shared blob: the entry's own slice ────────────────────────────────────┴─► one ranged GET, one Block
 
 Every byte handed out was checked against a CRC that starts from the footer, or against its batch's own. Damage is
-fetched once more, for it may have happened on the way; what is damaged twice is damaged there, and the error names
-object, range and partition. A missing object is passed on as it is: only the metadata can tell what it means (R7).
+fetched once more, past all caches, for it may have happened on the way. What is damaged twice, and an object that is
+missing, is a DamagedObject. It is a suspicion: the entry may be out of date, and only the metadata can tell (R7). Once
+the caller has confirmed it, the object is not asked for the same bytes again for a second, however many poll for them.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from streamhouse.core.errors import (
-    CorruptBlob,
     CorruptData,
     CorruptSegment,
+    DamagedObject,
+    ObjectNotFound,
     ReadPastEnd,
+    StreamHouseError,
     UnsupportedVersion,
 )
 from streamhouse.core.ids import PartitionKey
-from streamhouse.core.limits import MIB
+from streamhouse.core.limits import MAX_KNOWN_DAMAGE, MIB
 from streamhouse.formats.segment_v1 import BlockCodec, BlockInfo, ByteRange, Footer, check_head
 from streamhouse.formats.segment_v1_index import Index, range_of
 from streamhouse.formats.segment_v1_reader import TAIL_BYTES, RangedReader, decode_block
@@ -47,6 +50,7 @@ _PIECE_BYTES: Final = 64 * MIB
 """A slice larger than one GET should be is fetched in pieces."""
 _INDEX_BYTES_PER_BLOCK: Final = 400
 _TRIES: Final = 2
+_DAMAGE_REMEMBERED_S: Final = 1.0
 
 
 class BlockId(NamedTuple):
@@ -92,6 +96,8 @@ class ObjectReader:
         self._segments: ByteLru[str, _OpenSegment] = ByteLru(options.index_cache_bytes)
         self._block_calls: SharedCalls[BlockId, Block] = SharedCalls()
         self._segment_calls: SharedCalls[str, _OpenSegment] = SharedCalls()
+        self._confirmed: dict[str, tuple[float, DamagedObject]] = {}
+        """By object: until when the last confirmed damage is believed without another download."""
 
     @property
     def cached_bytes(self) -> int:
@@ -105,6 +111,7 @@ class ObjectReader:
         """The entry's stretches from the one that holds ``offset``, or the next after it, on; in order.
 
         None at all is possible: key compaction may have emptied the rest of the entry (R18).
+        Raises DamagedObject, StoreError.
         """
         if entry.encoding == KAFKA_BATCHES:
             return [_slice_stretch(key, entry)]
@@ -112,18 +119,20 @@ class ObjectReader:
             raise UnsupportedVersion(f"{_where(key, entry)}: its encoding {entry.encoding!r} is unknown")
         segment = self._segments.get(entry.object_key)
         if segment is None:
+            self._refuse_confirmed(key, entry, _tail(entry))
             segment = await self._segment_calls.get(entry.object_key, lambda: self._open(key, entry))
         blocks = segment.index.blocks
         first = bisect_left(blocks, offset, key=_end_offset)
         return _BlockStretches(key, entry, blocks, first, sparse=segment.footer.sparse)
 
     async def block(self, stretch: Stretch) -> Block:
-        """Raises CorruptData, ObjectNotFound, StoreError."""
+        """Raises DamagedObject, StoreError."""
         found = self._blocks.get(stretch.ident)
         if found is not None:
             self._stats.block_hits += 1
             return found
         self._stats.block_misses += 1
+        self._refuse_confirmed(stretch.key, stretch.entry, stretch.bytes, stretch)
         return await self._block_calls.get(stretch.ident, lambda: self._fetch(stretch))
 
     def read_through(self, stretch: Stretch) -> None:
@@ -138,6 +147,32 @@ class ObjectReader:
             begun.append(self._block_calls.start([each.ident for each in run], partial(self._fetch_run, run)))
         return begun
 
+    def forget_index(self, object_key: str) -> None:
+        """The next read opens the segment anew: what is cached must not condemn an object."""
+        if self._recently_confirmed(object_key) is None:
+            self._segments.drop(object_key)
+
+    def confirm(self, damage: DamagedObject) -> None:
+        """The metadata still names the object: refuse the same bytes for a while without asking the store."""
+        if self._recently_confirmed(damage.object_key) is not None:
+            return  # it may have been refused for that very reason, which proves nothing new
+        self._confirmed.pop(damage.object_key, None)
+        self._confirmed[damage.object_key] = (_now_s() + _DAMAGE_REMEMBERED_S, damage)
+        if len(self._confirmed) > MAX_KNOWN_DAMAGE:
+            del self._confirmed[next(iter(self._confirmed))]
+
+    async def verify(self, key: PartitionKey, entry: Entry, offset: int) -> None:
+        """Download what holds ``offset`` once more, past all caches. Raises DamagedObject, StoreError."""
+        if entry.encoding == KAFKA_BATCHES:
+            await self._fetch(_slice_stretch(key, entry))
+        else:
+            segment = await self._open(key, entry)
+            blocks = segment.index.blocks
+            first = bisect_left(blocks, offset, key=_end_offset)
+            if first < len(blocks):
+                await self._fetch(_BlockStretches(key, entry, blocks, first, sparse=segment.footer.sparse)[0])
+        self._confirmed.pop(entry.object_key, None)
+
     async def close(self) -> None:
         await self._block_calls.close()
         await self._segment_calls.close()
@@ -150,34 +185,45 @@ class ObjectReader:
             async with self._gate.admit(stretch.memory_bytes):
                 return await self._decode(stretch, await self._get(stretch.entry, stretch.bytes))
 
-        block = await self._twice(stretch.key, stretch.entry, stretch.bytes, once)
+        block = await self._twice(stretch.key, stretch.entry, stretch.bytes, once, stretch)
         self._keep(stretch, block)
         return block
 
-    async def _fetch_run(self, run: Sequence[Stretch]) -> Sequence[Block]:
-        """Neighbouring blocks by one GET. A damaged one is fetched again by itself, which finds the words for it."""
+    async def _fetch_run(self, run: Sequence[Stretch]) -> Sequence[Block | Exception]:
+        """Neighbouring blocks by one GET. A damaged one is fetched again by itself, and fails by itself."""
         if len(run) == 1:
             return [await self._fetch(run[0])]
         blocks: list[Block | None] = []
         span = range_of([each.info for each in run if each.info is not None])
         async with self._gate.admit(sum(each.memory_bytes for each in run)):
-            stored = await self._get(run[0].entry, span)
+            try:
+                stored = await self._get(run[0].entry, span)
+            except ObjectNotFound as error:
+                raise _missing(run[0].key, run[0].entry) from error
+            except ReadPastEnd:  # cut off somewhere: the first blocks may still be there
+                self._stats.corrupt_downloads += 1
+                stored = memoryview(b"")
             for stretch in run:
                 at = stretch.bytes.offset - span.offset
                 blocks.append(await self._decode_part(stretch, stored[at : at + stretch.bytes.length], len(stored)))
         for stretch, block in zip(run, blocks, strict=True):
             if block is not None:
                 self._keep(stretch, block)
-        return [block or await self._fetch(stretch) for stretch, block in zip(run, blocks, strict=True)]
+        return [block or await self._fetch_or_error(stretch) for stretch, block in zip(run, blocks, strict=True)]
+
+    async def _fetch_or_error(self, stretch: Stretch) -> Block | Exception:
+        try:
+            return await self._fetch(stretch)
+        except StreamHouseError as error:
+            return error
 
     async def _open(self, key: PartitionKey, entry: Entry) -> _OpenSegment:
-        whole = entry.byte_length <= _WHOLE_SEGMENT_BYTES
-        tail_bytes = entry.byte_length if whole else min(TAIL_BYTES, entry.byte_length)
-        tail = ByteRange(offset=entry.byte_length - tail_bytes, length=tail_bytes)
+        tail = _tail(entry)
+        whole = tail.length == entry.byte_length
 
         async def once() -> _OpenSegment:
-            reader = RangedReader(entry.byte_length, tail_bytes=tail_bytes)
-            async with self._gate.admit(tail_bytes):
+            reader = RangedReader(entry.byte_length, tail_bytes=tail.length)
+            async with self._gate.admit(tail.length):
                 data = memoryview(b"")
                 while (need := reader.need()) is not None:
                     data = await self._get(entry, need)
@@ -231,16 +277,42 @@ class ObjectReader:
             data += await self._store.get_range(entry.object_key, at, min(_PIECE_BYTES, wanted.end - at))
         return memoryview(data)
 
-    async def _twice(self, key: PartitionKey, entry: Entry, wanted: ByteRange, once: Callable[[], Awaitable[T]]) -> T:
+    async def _twice(
+        self,
+        key: PartitionKey,
+        entry: Entry,
+        wanted: ByteRange,
+        once: Callable[[], Awaitable[T]],
+        stretch: Stretch | None = None,
+    ) -> T:
         for tries_left in reversed(range(_TRIES)):
             try:
                 return await once()
+            except ObjectNotFound as error:
+                raise _missing(key, entry) from error
             except (CorruptData, ReadPastEnd, UnsupportedVersion) as error:
                 # Also a version: where no CRC covers it, a flipped bit makes a newer one.
                 self._stats.corrupt_downloads += 1
                 if not tries_left:
-                    raise _damaged(key, entry, wanted, error) from error
+                    problem = f"{error.message}; {error.hint}" if error.hint else error.message
+                    raise _damaged(key, entry, wanted, problem, stretch) from error
         raise AssertionError("unreachable")
+
+    def _refuse_confirmed(
+        self, key: PartitionKey, entry: Entry, wanted: ByteRange, stretch: Stretch | None = None
+    ) -> None:
+        """Raises DamagedObject."""
+        damage = self._recently_confirmed(entry.object_key)
+        if damage is None:
+            return
+        if damage.missing:
+            raise _missing(key, entry)
+        if damage.byte_offset <= wanted.offset and wanted.end <= damage.byte_offset + damage.byte_length:
+            raise _damaged(key, entry, wanted, damage.problem, stretch)
+
+    def _recently_confirmed(self, object_key: str) -> DamagedObject | None:
+        found = self._confirmed.get(object_key) if self._confirmed else None
+        return None if found is None or _now_s() >= found[0] else found[1]
 
     def _keep(self, stretch: Stretch, block: Block) -> None:
         self._blocks.put(stretch.ident, block, block.memory_bytes)
@@ -323,21 +395,47 @@ def _check_footer(footer: Footer, key: PartitionKey, entry: Entry) -> None:
         )
 
 
+def _tail(entry: Entry) -> ByteRange:
+    """What is downloaded to open a segment: all of a small one, else where footer and index lie."""
+    whole = entry.byte_length <= _WHOLE_SEGMENT_BYTES
+    tail_bytes = entry.byte_length if whole else min(TAIL_BYTES, entry.byte_length)
+    return ByteRange(offset=entry.byte_length - tail_bytes, length=tail_bytes)
+
+
+def _missing(key: PartitionKey, entry: Entry) -> DamagedObject:
+    return DamagedObject(
+        where=str(key),
+        base_offset=entry.base_offset,
+        end_offset=entry.end_offset,
+        object_key=entry.object_key,
+        byte_offset=entry.byte_offset,
+        byte_length=entry.byte_length,
+        problem="the object is missing, and the metadata still refers to it",
+        missing=True,
+    )
+
+
 def _damaged(
-    key: PartitionKey, entry: Entry, wanted: ByteRange, error: CorruptData | ReadPastEnd | UnsupportedVersion
-) -> CorruptData | UnsupportedVersion:
-    hint = error.hint or "the object is damaged; restore it from a copy, or trim the log past these offsets"
-    kind: type[CorruptData] | type[UnsupportedVersion]
-    if isinstance(error, ReadPastEnd):
-        kind = CorruptBlob if entry.encoding == KAFKA_BATCHES else CorruptSegment
-    else:
-        kind = type(error)
-    return kind(f"{_where(key, entry, wanted)}: {error.message}", hint=hint)
+    key: PartitionKey, entry: Entry, wanted: ByteRange, problem: str, stretch: Stretch | None
+) -> DamagedObject:
+    """``stretch``: the only part of the entry that cannot be read; without one, all of it."""
+    return DamagedObject(
+        where=str(key),
+        base_offset=entry.base_offset if stretch is None else stretch.base_offset,
+        end_offset=entry.end_offset if stretch is None else stretch.end_offset,
+        object_key=entry.object_key,
+        byte_offset=wanted.offset,
+        byte_length=wanted.length,
+        problem=problem,
+    )
 
 
-def _where(key: PartitionKey, entry: Entry, wanted: ByteRange | None = None) -> str:
-    span = f"bytes {wanted.offset} to {wanted.end - 1} of " if wanted is not None else ""
-    return f"partition {key}, offsets {entry.base_offset} to {entry.end_offset}: {span}{entry.object_key}"
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _where(key: PartitionKey, entry: Entry) -> str:
+    return f"partition {key}, offsets {entry.base_offset} to {entry.end_offset}: {entry.object_key}"
 
 
 def _end_offset(info: BlockInfo) -> int:

@@ -53,6 +53,10 @@ class ReaderStats:
     resolved_again: int = 0
     """Objects that were gone when read: their range was looked up anew (R7)."""
     corrupt_downloads: int = 0
+    damaged_ranges: int = 0
+    """Ranges of objects that were found to be missing or damaged. A range that was repaired counts again."""
+    damaged_reads: int = 0
+    """Reads that ended with an error because of such a range."""
     long_polls: int = 0
     entry_lookups: int = 0
     partition_lookups: int = 0

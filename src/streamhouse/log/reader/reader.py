@@ -7,7 +7,7 @@
 
 Committed data can be read on every agent; 1 and 2 only help where the leader is local. The reader never invents an end
 or a beginning of a log: before it says that an offset is out of range it reads the partition fresh (R16), and a range
-whose object is missing is looked up again, and then an error, never skipped (R7).
+whose object is missing or damaged is looked up again, and then an error, never skipped (R7).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Final
 
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import (
+    DamagedObject,
     MetadataUnavailable,
     NotLeader,
-    ObjectNotFound,
     OffsetOutOfRange,
     StreamHouseError,
 )
@@ -30,6 +30,7 @@ from streamhouse.core.ids import PartitionKey
 from streamhouse.log.offload import InlineOffload, Offload
 from streamhouse.log.reader.ahead import ReadAhead
 from streamhouse.log.reader.cursor import Allowance, Cursor, ReadRequest, ReadResult
+from streamhouse.log.reader.damage import Damages, Report, unheard
 from streamhouse.log.reader.entries import EntryFinder
 from streamhouse.log.reader.leading import Leading, LedPartition
 from streamhouse.log.reader.objects import ObjectReader
@@ -38,12 +39,14 @@ from streamhouse.log.reader.times import TimedOffset, TimeSearch
 from streamhouse.log.reader.views import PartitionView, Views
 from streamhouse.log.reader.waiting import Wakeups
 from streamhouse.log.tail import TailCache
-from streamhouse.metadata.contract import Durability, Entry, MetadataStore, PartitionState, WriteMode
+from streamhouse.metadata.contract import Durability, MetadataStore, PartitionState, WriteMode
 from streamhouse.objectstore.contract import ObjectStore
 from streamhouse.wire.buffers import byte_view
 
 _MAX_REPLACED: Final = 10  # objects that vanish one after another under one read: compaction is not that fast
 _MAX_STALLS: Final = 3
+_DAMAGE_PACE_S: Final = 0.5
+"""How long a patient read that meets damage waits for other partitions: some clients ask again at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +70,12 @@ class LogReader:
         clock: Clock,
         options: ReaderOptions,
         offload: Offload | None = None,
+        report: Report = unheard,
     ) -> None:
-        """``leading`` is None in a process that leads nothing. ``offload`` inflates blocks; None does it inline."""
+        """``leading`` is None in a process that leads nothing. ``offload`` inflates blocks; None does it inline.
+
+        ``report`` is told of objects that are missing or damaged, and when they are well again.
+        """
         self.stats = ReaderStats()
         self._tail = tail
         self._leading = leading
@@ -90,11 +97,17 @@ class LogReader:
         )
         self._entries = EntryFinder(metadata=metadata, views=self._views, options=options, stats=self.stats)
         self._objects = ObjectReader(store=store, offload=offload, options=options, stats=self.stats)
+        self._damages = Damages(metadata=metadata, objects=self._objects, clock=clock, stats=self.stats, report=report)
         self._ahead = ReadAhead(
             entries=self._entries, objects=self._objects, views=self._views, tail=tail, options=options
         )
         self._times = TimeSearch(
-            metadata=metadata, entries=self._entries, objects=self._objects, leading=leading, offload=offload
+            metadata=metadata,
+            entries=self._entries,
+            objects=self._objects,
+            damages=self._damages,
+            leading=leading,
+            offload=offload,
         )
 
     async def read(
@@ -104,7 +117,7 @@ class LogReader:
 
         The first batch comes whole even if it is larger. With less than ``min_bytes`` to give, waits up to
         ``max_wait_ms`` for more; at the end of the log the answer may be empty.
-        Raises OffsetOutOfRange, PartitionNotFound, NotLeader, CorruptData, StoreError, MetadataError.
+        Raises OffsetOutOfRange, PartitionNotFound, NotLeader, DamagedObject, StoreError, MetadataError.
         """
         request = ReadRequest(key=key, offset=offset, max_bytes=max_bytes)
         (outcome,) = await self.read_many([request], max_bytes=max_bytes, min_bytes=min_bytes, max_wait_ms=max_wait_ms)
@@ -113,28 +126,42 @@ class LogReader:
         return outcome
 
     async def read_many(
-        self, requests: Sequence[ReadRequest], *, max_bytes: int, min_bytes: int = 1, max_wait_ms: int = 0
+        self,
+        requests: Sequence[ReadRequest],
+        *,
+        max_bytes: int,
+        min_bytes: int = 1,
+        max_wait_ms: int = 0,
+        patient: bool = False,
     ) -> list[ReadResult | StreamHouseError]:
         """Read several partitions as one: bytes are counted over all of them, and one wait serves all.
 
         Partitions are served in the order asked for; only the first batch of the whole answer may be larger than what
-        is allowed. A partition that fails does not spoil the others; it ends the waiting.
+        is allowed. A partition that fails does not spoil the others; it ends the waiting. ``patient``: a damaged object
+        does not, for half a second: the caller answers a client that may ask for the same again at once.
         """
         loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + max_wait_ms / 1000
+        begun_s = loop.time()
+        deadline_s = begun_s + max_wait_ms / 1000
         self.stats.reads += len(requests)
         allowance = Allowance(min(max_bytes, self._options.max_read_bytes))
         cursors = [Cursor(request, allowance) for request in requests]
         waited = False
         while True:
             await self._fill_all(cursors)
+            counted = cursors
+            if patient and any(isinstance(cursor.error, DamagedObject) for cursor in cursors):
+                counted = [cursor for cursor in cursors if not isinstance(cursor.error, DamagedObject)]
+                deadline_s = min(deadline_s, begun_s + _DAMAGE_PACE_S)
             timeout_s = deadline_s - loop.time()
-            if timeout_s <= 0 or _is_enough(cursors, allowance, min_bytes):
+            if timeout_s <= 0 or _is_enough(counted, allowance, min_bytes):
                 break
             if not waited:
                 self.stats.long_polls += 1
                 waited = True
-            wanted = [(cursor.view, cursor.offset) for cursor in cursors if cursor.view is not None and not cursor.full]
+            wanted = [
+                (cursor.view, cursor.offset) for cursor in cursors if cursor.view is not None and not cursor.is_done()
+            ]
             if not await self._wakeups.wait(wanted, timeout_s):
                 break
         return [cursor.error or self._result(cursor) for cursor in cursors]
@@ -161,7 +188,7 @@ class LogReader:
     async def offset_for_timestamp(self, key: PartitionKey, timestamp_ms: int) -> TimedOffset | None:
         """The first record with that time or a later one, and its time. None: there is none (yet).
 
-        Raises PartitionNotFound, NotLeader, CorruptData, StoreError, MetadataError.
+        Raises PartitionNotFound, NotLeader, DamagedObject, CorruptData, StoreError, MetadataError.
         """
         found = await self._times.first_at(key, timestamp_ms)
         if found is None:
@@ -189,6 +216,7 @@ class LogReader:
         """Long polls end at once, as if their time had passed."""
         await self._wakeups.close()
         await self._ahead.close()
+        await self._damages.close()
         await self._objects.close()
         await self._entries.close()
         await self._views.close()
@@ -311,7 +339,7 @@ class LogReader:
 
     async def _step(self, cursor: Cursor) -> None:
         """Take from one block, or step over a range that key compaction emptied (R18)."""
-        gone: set[str] = set()
+        suspect: set[str] = set()
         while True:
             entry = await self._entries.find(cursor.key, cursor.offset)
             if entry is None:
@@ -322,13 +350,16 @@ class LogReader:
                     cursor.offset = entry.end_offset + 1
                     return
                 block = await self._objects.block(stretches[0])
-            except ObjectNotFound as error:
-                if entry.object_key in gone or len(gone) >= _MAX_REPLACED:
-                    raise _still_referred_to(cursor, entry, error) from error
-                gone.add(entry.object_key)
+            except DamagedObject as error:
+                if entry.object_key in suspect or len(suspect) >= _MAX_REPLACED:
+                    raise await self._damages.declare(cursor.key, error) from error
+                suspect.add(entry.object_key)
                 self.stats.resolved_again += 1
                 self._entries.forget(cursor.key)  # R7: compaction may have replaced it; the next look is fresh
+                self._objects.forget_index(entry.object_key)
                 continue
+            if self._damages:
+                self._damages.read_through(cursor.key, entry.object_key, cursor.offset)
             offset = cursor.offset
             taken = block.take(offset, cursor.room)
             if cursor.take(taken.batches, taken.size_bytes, taken.next_offset):
@@ -395,19 +426,11 @@ def _end(view: PartitionView, led: LedPartition | None) -> int:
     return watermark if led is None else max(led.visible_end, watermark)
 
 
-def _still_referred_to(cursor: Cursor, entry: Entry, error: ObjectNotFound) -> ObjectNotFound:
-    return ObjectNotFound(
-        f"partition {cursor.key}, offsets {entry.base_offset} to {entry.end_offset}: {error.message}, though the"
-        " metadata refers to it",
-        hint="somebody else deleted the object; restore it, or trim the log past it",
-    )
-
-
 def _is_enough(cursors: Sequence[Cursor], allowance: Allowance, min_bytes: int) -> bool:
     return (
         allowance.taken >= min_bytes
         or any(cursor.error is not None for cursor in cursors)
-        or all(cursor.full or cursor.is_crowded_out() for cursor in cursors)
+        or (bool(cursors) and all(cursor.full or cursor.is_crowded_out() for cursor in cursors))
     )
 
 

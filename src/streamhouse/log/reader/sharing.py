@@ -35,16 +35,17 @@ class SharedCalls(Generic[K, V]):
             raise _closing()
         if key not in self._flights:
 
-            async def one() -> Sequence[V]:
+            async def one() -> Sequence[V | Exception]:
                 return [await call()]
 
             self.start([key], one)
         return await asyncio.shield(self._flights[key])
 
-    def start(self, keys: Sequence[K], call: Callable[[], Awaitable[Sequence[V]]]) -> asyncio.Task[None]:
+    def start(self, keys: Sequence[K], call: Callable[[], Awaitable[Sequence[V | Exception]]]) -> asyncio.Task[None]:
         """Begin one call that answers for all of ``keys``, in their order; none of them may be under way.
 
-        The task ends with the call, whatever comes of it: an error is for those who ``get``.
+        An exception among the answers is the error of its key alone. The task ends with the call, whatever comes of
+        it: an error is for those who ``get``.
         """
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[V]] = []
@@ -65,7 +66,10 @@ class SharedCalls(Generic[K, V]):
         await _cancel_all(self._tasks)
 
     async def _run(
-        self, keys: Sequence[K], futures: Sequence[asyncio.Future[V]], call: Callable[[], Awaitable[Sequence[V]]]
+        self,
+        keys: Sequence[K],
+        futures: Sequence[asyncio.Future[V]],
+        call: Callable[[], Awaitable[Sequence[V | Exception]]],
     ) -> None:
         try:
             answers = await call()
@@ -77,7 +81,10 @@ class SharedCalls(Generic[K, V]):
         else:
             self._end(keys)
             for future, answer in zip(futures, answers, strict=True):
-                future.set_result(answer)
+                if isinstance(answer, Exception):
+                    future.set_exception(answer)
+                else:
+                    future.set_result(answer)
 
     def _end(self, keys: Sequence[K]) -> None:
         for key in keys:

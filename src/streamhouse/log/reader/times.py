@@ -11,11 +11,12 @@ from bisect import bisect_right
 from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
 
-from streamhouse.core.errors import CorruptData, ObjectNotFound
+from streamhouse.core.errors import CorruptData, DamagedObject
 from streamhouse.core.ids import PartitionKey
 from streamhouse.core.limits import KIB, MAX_INFLATED_BATCH_BYTES
 from streamhouse.log.offload import Offload
 from streamhouse.log.reader.blocks import Block
+from streamhouse.log.reader.damage import Damages
 from streamhouse.log.reader.entries import EntryFinder
 from streamhouse.log.reader.leading import BufferedBatch, Leading
 from streamhouse.log.reader.objects import ObjectReader
@@ -24,7 +25,7 @@ from streamhouse.wire.batch import read_header
 from streamhouse.wire.buffers import BytesLike, byte_view
 from streamhouse.wire.records import inflate_body, iter_raw_records
 
-_RESOLVE_ATTEMPTS: Final = 3
+_MAX_REPLACED: Final = 10  # objects that vanish one after another under one search: compaction is not that fast
 _OFFLOAD_FROM_BYTES: Final = 64 * KIB
 
 
@@ -40,12 +41,14 @@ class TimeSearch:
         metadata: MetadataStore,
         entries: EntryFinder,
         objects: ObjectReader,
+        damages: Damages,
         leading: Leading | None,
         offload: Offload,
     ) -> None:
         self._metadata = metadata
         self._entries = entries
         self._objects = objects
+        self._damages = damages
         self._leading = leading
         self._offload = offload
 
@@ -53,7 +56,8 @@ class TimeSearch:
         """The first record with that time or a later one."""
         # Taken before the metadata is asked: what leaves the buffer from here on, the answer will know of.
         buffered = [batch.data for batch in self._buffered(key) if batch.header.max_timestamp >= timestamp_ms]
-        for attempts_left in reversed(range(_RESOLVE_ATTEMPTS)):
+        suspect: set[str] = set()
+        while True:
             try:
                 lookup = await self._metadata.find_entry_by_timestamp(key, timestamp_ms)
                 start = lookup.partition.log_start_offset
@@ -63,9 +67,8 @@ class TimeSearch:
                         if found is not None:
                             return found
                 break
-            except ObjectNotFound:  # R7: compaction may have replaced it
-                if not attempts_left:
-                    raise
+            except DamagedObject as error:
+                await self._resolve_again(key, suspect, error)
         for batch in buffered:
             found = await self._in_batch(batch, timestamp_ms, start)
             if found is not None:
@@ -76,18 +79,25 @@ class TimeSearch:
         """The first record among those with the largest time; None for a log without records."""
         buffered = sorted(self._buffered(key), key=lambda batch: (-batch.header.max_timestamp, batch.base_offset))
         best: TimedOffset | None = None
-        for attempts_left in reversed(range(_RESOLVE_ATTEMPTS)):
+        suspect: set[str] = set()
+        while True:
             try:
                 best = await self._newest_committed(key)
                 break
-            except ObjectNotFound:  # R7
-                if not attempts_left:
-                    raise
+            except DamagedObject as error:
+                await self._resolve_again(key, suspect, error)
         for batch in buffered:
             if best is not None and batch.header.max_timestamp <= best.timestamp_ms:
                 break
             best = _later(best, await self._in_batch(batch.data, None, 0))
         return best
+
+    async def _resolve_again(self, key: PartitionKey, suspect: set[str], error: DamagedObject) -> None:
+        """R7: compaction may have replaced the object. Raises when a second look names the same one."""
+        if error.object_key in suspect or len(suspect) >= _MAX_REPLACED:
+            raise await self._damages.declare(key, error) from error
+        suspect.add(error.object_key)
+        self._objects.forget_index(error.object_key)
 
     async def _newest_committed(self, key: PartitionKey) -> TimedOffset | None:
         lookup = await self._metadata.find_max_timestamp_entry(key)

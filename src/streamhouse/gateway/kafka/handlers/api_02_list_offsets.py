@@ -5,6 +5,7 @@ on the broker itself, which is the earliest; -5 and -6 are about tiers that do n
 Anything else below 0, or newer than the request's version, is 35. By time: the first *record* at or after it. The
 answer has the epoch of that record, and comes from a fresh look at the log (R16). A partition that this agent is about
 to lead, or hands over, is waited for: up to five seconds, or the request's own time-out (version 10 and later).
+By time, 2 where the object that is needed is missing or damaged.
 
 Deviations: version 0 is not served, as in Kafka 4.
 """

@@ -1,0 +1,245 @@
+"""Objects of the log that are missing or damaged: what an operator and the agent's health are told of them.
+
+A damaged range is *known* from the first read that met it until a check finds it well, or no longer part of the log
+(trimmed, compacted, its topic deleted). While ranges are known, each is checked every few seconds, and sooner when a
+read got through.
+
+    log       an error when a range becomes known, again every five minutes while reads meet it, a warning when it is
+              well again; of many ranges at once, so many lines in ten seconds, and the number of those left out
+    stats     damaged_ranges, damaged_reads
+    health    the number of known ranges and the first of them
+
+Reads and repairs nothing itself. The reader decides what damage is: it has resolved the entry again before (R7).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from streamhouse.core.clock import Clock
+from streamhouse.core.errors import DamagedObject, StreamHouseError
+from streamhouse.core.ids import PartitionKey, TopicId
+from streamhouse.core.limits import MAX_KNOWN_DAMAGE
+from streamhouse.log.reader.objects import ObjectReader
+from streamhouse.log.reader.options import ReaderStats
+from streamhouse.metadata.contract import MetadataStore, ScanRange
+
+Report = Callable[[str, Exception | None], None]
+"""Told what a part of the agent, by its name, suffers from, and None when it works again."""
+
+HEALTH: Final = "stored objects"
+_REMIND_MS: Final = 5 * 60_000
+_CHECK_EVERY_S: Final = 5.0
+_LEAST_PAUSE_S: Final = 1.0
+"""Between two rounds of checks, however many reads get through."""
+_CHECKS_PER_ROUND: Final = 20
+_LINES: Final = 20
+_WINDOW_MS: Final = 10_000
+
+_log = logging.getLogger(__name__)
+
+
+def unheard(where: str, error: Exception | None) -> None:
+    """For a reader without an agent."""
+
+
+class _Place(NamedTuple):
+    key: PartitionKey
+    object_key: str
+    base_offset: int
+
+
+class _Known:
+    """One damaged range."""
+
+    __slots__ = ("error", "reads", "since_ms", "told_ms")
+
+    def __init__(self, error: DamagedObject, now_ms: int) -> None:
+        self.error = error
+        self.since_ms = now_ms
+        self.told_ms = now_ms
+        self.reads = 0
+        """Reads that met it since the log was told."""
+
+
+class Damages:
+    """Belongs to one event loop. ``close`` it."""
+
+    def __init__(
+        self, *, metadata: MetadataStore, objects: ObjectReader, clock: Clock, stats: ReaderStats, report: Report
+    ) -> None:
+        self._metadata = metadata
+        self._objects = objects
+        self._clock = clock
+        self._stats = stats
+        self._report = report
+        self._known: dict[_Place, _Known] = {}
+        """The longest not checked comes first."""
+        self._by_object: dict[str, set[_Place]] = {}
+        self._check_now = asyncio.Event()
+        self._checker: asyncio.Task[None] | None = None
+        self._lines = _Lines(clock)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    async def declare(self, key: PartitionKey, error: DamagedObject) -> DamagedObject:
+        """A read met damage, and the metadata still names the object. Returns the error with the topic's name."""
+        place = _Place(key, error.object_key, error.base_offset)
+        known = self._known.get(place)
+        named = error.named(await self._name(key) if known is None else known.error.where)
+        self._objects.confirm(named)
+        self._stats.damaged_reads += 1
+        known = self._known.get(place)
+        if known is None:
+            self._learn(place, named)
+        else:
+            self._met_again(known, named)
+        return named
+
+    def read_through(self, key: PartitionKey, object_key: str, offset: int) -> None:
+        """A read got what may be known as damaged: check it soon. It may have been in memory only."""
+        for place in self._by_object.get(object_key, ()):
+            if place.key == key and place.base_offset <= offset <= self._known[place].error.end_offset:
+                self._check_now.set()
+
+    async def close(self) -> None:
+        if self._checker is not None:
+            self._checker.cancel()
+            await asyncio.gather(self._checker, return_exceptions=True)
+
+    # What is told.
+
+    def _learn(self, place: _Place, error: DamagedObject) -> None:
+        if len(self._known) >= MAX_KNOWN_DAMAGE:
+            self._drop(next(iter(self._known)))
+        self._known[place] = _Known(error, self._clock.boot_ms())
+        self._by_object.setdefault(place.object_key, set()).add(place)
+        self._stats.damaged_ranges += 1
+        self._lines.tell(logging.ERROR, "records cannot be read: %s", error, error)
+        self._tell_health()
+        if self._checker is None:
+            self._checker = asyncio.create_task(self._check_until_well(), name="reader-damage")
+
+    def _met_again(self, known: _Known, error: DamagedObject) -> None:
+        known.error = error
+        known.reads += 1
+        now_ms = self._clock.boot_ms()
+        if now_ms - known.told_ms >= _REMIND_MS:
+            text = "records still cannot be read (%d reads failed since the last line): %s"
+            self._lines.tell(logging.ERROR, text, error, known.reads, error)
+            known.told_ms, known.reads = now_ms, 0
+
+    def _drop(self, place: _Place) -> _Known:
+        places = self._by_object[place.object_key]
+        places.discard(place)
+        if not places:
+            del self._by_object[place.object_key]
+        return self._known.pop(place)
+
+    def _is_over(self, place: _Place, what: str) -> None:
+        if place not in self._known:
+            return  # too many others became known meanwhile
+        known = self._drop(place)
+        for_s = (self._clock.boot_ms() - known.since_ms) / 1000
+        error = known.error
+        self._lines.tell(
+            logging.WARNING,
+            f"%s, offsets %d to %d: %s {what} after %.1f s",
+            error,
+            error.where,
+            error.base_offset,
+            error.end_offset,
+            error.object_key,
+            for_s,
+        )
+        self._tell_health()
+
+    def _tell_health(self) -> None:
+        if not self._known:
+            self._report(HEALTH, None)
+            return
+        first = next(iter(self._known.values())).error
+        more = len(self._known) - 1
+        self._report(HEALTH, StreamHouseError(f"{first}; and {more} more damaged ranges" if more else str(first)))
+
+    async def _name(self, key: PartitionKey) -> str:
+        """The partition as people know it; by its topic's id where the name cannot be had."""
+        try:
+            topic = await self._metadata.get_topic_by_id(TopicId(key.topic_id))
+        except StreamHouseError:
+            return str(key)
+        return f"{topic.name}/{key.partition}"
+
+    # Whether it is well again.
+
+    async def _check_until_well(self) -> None:
+        try:
+            while self._known:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_CHECK_EVERY_S):
+                        await self._check_now.wait()
+                self._check_now.clear()
+                for place in list(self._known)[:_CHECKS_PER_ROUND]:
+                    await self._check(place)
+                await asyncio.sleep(_LEAST_PAUSE_S)
+        finally:
+            self._checker = None
+
+    async def _check(self, place: _Place) -> None:
+        known = self._known.pop(place, None)
+        if known is None:
+            return
+        self._known[place] = known  # last in line
+        try:
+            pages = await self._metadata.scan_entries(
+                [ScanRange(key=place.key, from_offset=place.base_offset)], limit=1
+            )
+            page = pages[0] if pages else None
+            entry = page.entries[0] if page is not None and page.entries else None
+            start = 0 if page is None else page.partition.log_start_offset
+            if entry is None or entry.object_key != place.object_key or start > known.error.end_offset:
+                self._is_over(place, "is no longer part of the log,")
+                return
+            await self._objects.verify(place.key, entry, max(place.base_offset, start))
+        except StreamHouseError:
+            return  # still damaged; or a store is away, and the next round will tell
+        self._is_over(place, "can be read again")
+
+
+class _Lines:
+    """At most _LINES lines in a window: a bucket that lost many objects must not fill the disk."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since_ms = 0
+        self._told = 0
+        self._left_out = 0
+
+    def tell(self, level: int, text: str, error: DamagedObject, *words: object) -> None:
+        now_ms = self._clock.boot_ms()
+        if not self._told or now_ms - self._since_ms >= _WINDOW_MS:
+            if self._left_out:
+                _log.error("%d more lines about damaged objects were left out", self._left_out)
+            self._since_ms, self._told, self._left_out = now_ms, 0, 0
+        if self._told >= _LINES:
+            self._left_out += 1
+            return
+        self._told += 1
+        _log.log(
+            level,
+            text,
+            *words,
+            extra={
+                "partition": error.where,
+                "object_key": error.object_key,
+                "byte_offset": error.byte_offset,
+                "byte_length": error.byte_length,
+                "base_offset": error.base_offset,
+                "end_offset": error.end_offset,
+            },
+        )
