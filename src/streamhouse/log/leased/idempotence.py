@@ -10,6 +10,7 @@ from streamhouse.core.errors import BackPressureRejected, DuplicateSequence, Out
 from streamhouse.core.limits import MAX_PRODUCERS_PER_PARTITION
 from streamhouse.log.leased.pending import Pending
 from streamhouse.log.leased.runs import run_of
+from streamhouse.log.leased.windows import ProducerWindows
 from streamhouse.metadata.contract import BatchVerdict, ProducerState
 from streamhouse.metadata.dedup import SEQUENCE_MODULUS, ProducerWindow
 from streamhouse.wire.batch import BatchHeader
@@ -25,18 +26,24 @@ class Original:
 
 
 class Idempotence:
-    __slots__ = ("_by_offset", "_by_producer", "windows")
+    __slots__ = ("_by_offset", "_by_producer", "has_forgotten", "windows")
 
     def __init__(self) -> None:
-        self.windows: dict[int, ProducerWindow] = {}
+        self.windows = ProducerWindows()
         """By producer id, those it would recognise; the one that wrote last comes last."""
+        self.has_forgotten = False
+        """True when a producer that is not in ``windows`` may have written here: it expired, or was one too many."""
         self._by_offset: dict[int, Pending] = {}
         self._by_producer: dict[int, deque[Pending]] = {}
         """Both of the uncommitted: a producer has more of them than its window holds, while flushes are slow."""
 
-    def know(self, producers: Iterable[ProducerState]) -> None:
-        """What they have committed so far; before anything is taken."""
-        self.windows = {state.producer_id: ProducerWindow(state.producer_epoch, state.batches) for state in producers}
+    def know(self, producers: Iterable[ProducerState], *, forgotten: bool = False) -> None:
+        """One page of what they have committed so far, newest first; all pages come before anything is taken.
+
+        ``forgotten``: there were others.
+        """
+        self.windows.load(producers)
+        self.has_forgotten = self.has_forgotten or forgotten
 
     def judge(self, header: BatchHeader, partition: object) -> Original | None:
         """None for the producer's next batch; where it stands already for a repeat. Raises for what cannot be taken."""
@@ -66,6 +73,7 @@ class Idempotence:
         self.windows[producer_id] = window  # at the end: the dictionary is in order of use
         if len(self.windows) > MAX_PRODUCERS_PER_PARTITION:
             del self.windows[next(iter(self.windows))]
+            self.has_forgotten = True
 
     def committed(self, batches: Iterable[Pending]) -> None:
         """In the order in which they were taken."""

@@ -74,7 +74,7 @@ class LeasedLog:
             max_age_ms=options.resubmit_max_age_ms,
         )
         self._openings = Openings(
-            producers=ProducerLoader(metadata),
+            producers=ProducerLoader(metadata, idle_ms=options.producer_expiration_ms),
             held=self._held,
             visible_when_synced=options.durability is Durability.WAL,
         )

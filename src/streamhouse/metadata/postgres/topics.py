@@ -61,6 +61,8 @@ _DELETE_REST: Final = (
     _BUMP_GROUPS,
     "DELETE FROM group_offsets WHERE topic_id = $1",
     "DELETE FROM producer_windows WHERE topic_id = $1",
+    # After the windows: an expiry under way has locked some of them, and leaves its mark with them.
+    "DELETE FROM forgotten_producers WHERE topic_id = $1",
     "DELETE FROM epoch_history WHERE topic_id = $1",
     "DELETE FROM flush_requests WHERE topic_id = $1",
     "DELETE FROM aborted_transactions WHERE topic_id = $1",

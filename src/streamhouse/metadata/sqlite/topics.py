@@ -40,6 +40,7 @@ _OWNED: Final = (
     "partitions",
     "epoch_history",
     "producer_windows",
+    "forgotten_producers",
     "group_offsets",
     "flush_requests",
     "compactions",
