@@ -19,6 +19,7 @@ from typing import Final
 from uuid import UUID
 
 from streamhouse.app.adoptions import Adoptions
+from streamhouse.app.expiry import ExpiryOptions, RowExpiry
 from streamhouse.app.kafka import BrokerParts, KafkaDoor, make_broker, make_groups, make_view
 from streamhouse.app.metadata_progress import MetadataProgress, check_frames_follow, check_wal_directory
 from streamhouse.app.ownership import LogOwner
@@ -256,6 +257,11 @@ async def _assemble(around: Surroundings, parts: AsyncExitStack) -> Agent:
     flushes = FlushRequests(metadata=stores.metadata, log=log, report=member.report)
     flushes.start()
     parts.push_async_callback(flushes.close)
+    expiry = RowExpiry(
+        metadata=stores.metadata, randomness=around.randomness, options=expiry_options(settings), report=member.report
+    )
+    expiry.start()
+    parts.push_async_callback(expiry.close)
     adoptions = _adoptions(around, parts, log, member)
     adoptions.start()
     parts.push_async_callback(adoptions.close)
@@ -398,6 +404,13 @@ def _member(around: Surroundings, wal: Wal, owner: LogOwner) -> Member:
     )
 
 
+def expiry_options(settings: Settings) -> ExpiryOptions:
+    return ExpiryOptions(
+        producer_idle_ms=settings.kafka.producer_id_expiration_ms,
+        commit_keep_ms=settings.metadata.commit_retention_ms,
+    )
+
+
 def leased_options(settings: Settings, durability: Durability) -> LeasedOptions:
     return LeasedOptions(
         durability=durability,
@@ -408,4 +421,5 @@ def leased_options(settings: Settings, durability: Durability) -> LeasedOptions:
             flush_interval_ms=settings.flush.interval_ms,
         ),
         max_buffer_bytes=settings.memory.write_buffer_bytes,
+        producer_expiration_ms=settings.kafka.producer_id_expiration_ms,
     )

@@ -85,6 +85,12 @@ def _kafka_rows(settings: Settings, node_id: int, listeners: str) -> list[Descri
             str(kafka.fetch_sessions),
             "The setting kafka.fetch_sessions.",
         ),
+        _row(
+            "producer.id.expiration.ms",
+            ConfigType.INT,
+            str(kafka.producer_id_expiration_ms),
+            "The setting kafka.producer_id_expiration.",
+        ),
     ]
 
 

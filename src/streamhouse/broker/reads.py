@@ -192,8 +192,8 @@ class Reads:
         partition = self._log.partition(key)
         if partition is None:
             return []  # leaderless: every agent judges by the metadata
-        times = {state.producer_id: state.updated_at_ms for state in (await self._metadata.load_producers([key]))[key]}
-        return _writers(partition, times)
+        newest = (await self._metadata.load_producers([key]))[key]  # as many as a leader keeps
+        return _writers(partition, {state.producer_id: state.updated_at_ms for state in newest.states})
 
 
 def _end_in(history: Sequence[EpochStart], epoch: int, ends: EndOffsets, durability: Durability) -> EpochEnd:

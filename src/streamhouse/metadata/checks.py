@@ -304,6 +304,14 @@ def check_scan_limit(limit: int) -> None:
     _at_most(limit, limits.MAX_SCAN_ENTRIES, "entries in one page")
 
 
+def check_producer_page(limit: int, idle_ms: int | None) -> None:
+    if limit < 1:
+        raise InvalidRequest(f"a page of {limit} producers; 1 is the least")
+    _at_most(limit, limits.MAX_PRODUCERS_PER_PARTITION, "producers in one page")
+    if idle_ms is not None:
+        check_duration(idle_ms, "an idle time")
+
+
 def _at_most(count: int, most: int, what: str) -> None:
     if count > most:
         raise LimitExceeded(f"{count} {what}; {most} at most")

@@ -122,6 +122,7 @@ class Node:
         store: ObjectStore | None = None,
         segment_max_bytes: int = 4096,
         max_buffer_bytes: int = 1 << 20,
+        producer_expiration_ms: int | None = None,
     ) -> Node:
         wal, recovered = await open_wal(
             directory,
@@ -142,6 +143,7 @@ class Node:
                 durability=durability,
                 rules=FlushRules(segment_max_bytes=segment_max_bytes, segment_max_age_ms=60_000, flush_interval_ms=0),
                 max_buffer_bytes=max_buffer_bytes,
+                producer_expiration_ms=producer_expiration_ms,
             ),
             on_dropped=lambda key, reason: node.dropped.append((key, reason)),
             on_alarm=lambda words: node.alarms.append(words),

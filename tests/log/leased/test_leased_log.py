@@ -384,9 +384,9 @@ class SlowProducers:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def load_producers(self, keys: Sequence[PartitionKey]) -> Any:
+    async def load_producers(self, keys: Sequence[PartitionKey], **how: Any) -> Any:
         await self.answers.wait()
-        return await self._inner.load_producers(keys)
+        return await self._inner.load_producers(keys, **how)
 
 
 async def test_a_config_that_changes_while_a_partition_is_opened_holds_afterwards(tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ async def test_deletion_takes_offsets_producers_and_flush_requests_with_it(backe
     await backend.store.delete_topic(led.key.topic_id)
     assert set(await backend.store.fetch_offsets("group")) == {kept.key}
     windows = await backend.store.load_producers([led.key, kept.key])
-    assert (len(windows[led.key]), len(windows[kept.key])) == (0, 1)
+    assert (len(windows[led.key].states), len(windows[kept.key].states)) == (0, 1)
     assert await backend.store.pending_flush(request) == [kept.key]
     assert [one.key for one in await backend.store.list_flush_requests()] == [kept.key]
 

@@ -295,7 +295,7 @@ class LeaderlessModel:
                 (one.base_offset, one.end_offset, one.byte_offset, one.byte_length) for one in found
             ] == self.entries[index]
             assert_dense(found, log_start=0, watermark=self.watermarks[index])
-            windows = {state.producer_id: (state.producer_epoch, list(state.batches)) for state in loaded[key]}
+            windows = {state.producer_id: (state.producer_epoch, list(state.batches)) for state in loaded[key].states}
             assert windows == {
                 producer: (window.producer_epoch, window.batches)
                 for (where, producer), window in self.windows.items()

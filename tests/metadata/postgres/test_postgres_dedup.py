@@ -117,7 +117,7 @@ async def partition(store: MetadataStore, topic_id: TopicId, *, leaderless: bool
 
 
 async def windows(store: MetadataStore, key: PartitionKey) -> dict[int, tuple[int, list[object]]]:
-    states: list[ProducerState] = (await store.load_producers([key]))[key]
+    states: tuple[ProducerState, ...] = (await store.load_producers([key]))[key].states
     return {state.producer_id: (state.producer_epoch, list(state.batches)) for state in states}
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
 
-from streamhouse.core.limits import MAX_AGENT_ID_BYTES, MAX_BATCH_BYTES, MAX_LEASE_TTL_MS
+from streamhouse.core.limits import MAX_AGENT_ID_BYTES, MAX_BATCH_BYTES, MAX_LEASE_TTL_MS, RESUBMIT_MAX_AGE_MS
 from streamhouse.core.settings.declared_groups import GroupSettings
 from streamhouse.core.settings.declared_kafka import KafkaSettings
 from streamhouse.core.settings.schema import (
@@ -70,6 +70,15 @@ class MetadataSettings:
         example="postgresql://user:password@host:5432/streamhouse",
         doc="The metadata store: SQLite for one machine, PostgreSQL for a fleet.",
         why="one process needs no external service (S1.1)",
+    )
+    commit_retention_ms: int = duration(
+        "1h",
+        at_least=format_duration(2 * RESUBMIT_MAX_AGE_MS),
+        at_most="30d",
+        doc="How long the id of a commit is kept at least, so that a repeat of the commit is recognised. Ids whose "
+        "objects could still be committed are kept for longer, whatever this says.",
+        why="acks=1 records come back under their id for ten minutes after they were written (R4); the lower bound is "
+        "twice that, the default six times, for clocks that disagree",
     )
 
 

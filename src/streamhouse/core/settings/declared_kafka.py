@@ -113,6 +113,14 @@ class KafkaSettings:
         doc="Incremental fetch sessions kept; a consumer without one names all its partitions in every fetch.",
         why="Kafka's max.incremental.fetch.session.cache.slots",
     )
+    producer_id_expiration_ms: int = duration(
+        "24h",
+        at_least="10m",
+        at_most="365d",
+        doc="The log forgets an idempotent producer that has not written to a partition for this long. Set it to the "
+        "same value on all agents: the shortest one counts.",
+        why="Kafka's default (producer.id.expiration.ms); the lower bound is twice as long as clients retry by default",
+    )
 
     @property
     def remote_hosts(self) -> list[str]:

@@ -21,6 +21,7 @@ from streamhouse.core.errors import (
 from streamhouse.core.limits import MAX_PRODUCERS_PER_PARTITION
 from streamhouse.log.leased.pending import Pending
 from streamhouse.log.leased.runs import run_of
+from streamhouse.log.leased.windows import ProducerWindows
 from streamhouse.metadata.contract import BatchVerdict, ProducerState
 from streamhouse.metadata.dedup import ProducerWindow, lies_before
 from streamhouse.wire.batch import NO_PRODUCER_ID, BatchHeader
@@ -42,18 +43,22 @@ class Idempotence:
     __slots__ = ("_by_offset", "_by_producer", "forgotten_up_to", "windows")
 
     def __init__(self) -> None:
-        self.windows: dict[int, ProducerWindow] = {}
+        self.windows = ProducerWindows()
         """By producer id, those it would recognise; the one that wrote last comes last."""
         self.forgotten_up_to = NO_PRODUCER_ID
-        """The highest producer id that this partition has known and forgotten. Ids are given out in rising order, so an
-        unknown producer with a higher id has never written here, and starts at sequence 0."""
+        """The highest producer id that this partition may have known and forgotten. An unknown producer with a higher
+        id has never written here, and starts at sequence 0."""
         self._by_offset: dict[int, Pending] = {}
         self._by_producer: dict[int, deque[Pending]] = {}
         """Both of the uncommitted: a producer has more of them than its window holds, while flushes are slow."""
 
     def know(self, producers: Iterable[ProducerState]) -> None:
-        """What they have committed so far; before anything is taken."""
-        self.windows = {state.producer_id: ProducerWindow(state.producer_epoch, state.batches) for state in producers}
+        """One page of what they have committed so far, newest first; all pages come before anything is taken."""
+        self.windows.load(producers)
+
+    def forgot(self, up_to: int) -> None:
+        """Producers up to this id may have written here before, and are not known any more."""
+        self.forgotten_up_to = max(self.forgotten_up_to, up_to)
 
     def judge(self, header: BatchHeader, partition: object) -> Original | None:
         """None for the producer's next batch; where it stands already for a repeat. Raises for what cannot be taken.
@@ -61,7 +66,7 @@ class Idempotence:
         Raises StaleProducer, OutOfOrderSequence, DuplicateSequence, BackPressureRejected.
         """
         producer_id = header.producer_id
-        window = self.windows.get(producer_id, _UNKNOWN)
+        window = self.windows.get(producer_id) or _UNKNOWN
         outcome = window.judge(run_of(header), may_be_forgotten=producer_id <= self.forgotten_up_to)
         if outcome is None:
             return None
@@ -96,7 +101,7 @@ class Idempotence:
         if len(self.windows) > MAX_PRODUCERS_PER_PARTITION:
             evicted = next(iter(self.windows))
             del self.windows[evicted]
-            self.forgotten_up_to = max(self.forgotten_up_to, evicted)
+            self.forgot(evicted)
 
     def committed(self, batches: Iterable[Pending]) -> None:
         """In the order in which they were taken."""

@@ -79,7 +79,7 @@ class LeasedLog:
         )
         self._lost_commits = LostCommits(metadata=metadata, randomness=randomness, on_alarm=on_alarm)
         self._openings = Openings(
-            producers=ProducerLoader(metadata),
+            producers=ProducerLoader(metadata, idle_ms=options.producer_expiration_ms),
             held=self._held,
             visible_when_synced=options.durability is Durability.WAL,
         )

@@ -59,7 +59,7 @@ class Openings:
         )
         self._under_way[key] = partition
         try:
-            partition.producers.know(await self.producers.load(key))
+            await self.producers.load(key, partition.producers)
             frames = await self.held.sort(partition)
         finally:
             self._under_way.pop(key, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from streamhouse.core.limits import MAX_BATCH_BYTES
+from streamhouse.core.limits import MAX_BATCH_BYTES, RESUBMIT_MAX_AGE_MS
 from streamhouse.log.leased.plan import FlushRules
 from streamhouse.metadata.contract import Durability
 
@@ -17,8 +17,10 @@ class LeasedOptions:
     max_flushes_in_flight: int = 4
     max_chunk_bytes: int = MAX_BATCH_BYTES
     """The most one flush takes of one partition."""
-    resubmit_max_age_ms: int = 600_000
+    resubmit_max_age_ms: int = RESUBMIT_MAX_AGE_MS
     """R4: how old an acknowledged acks=1 record may be and still come back after another agent has led."""
+    producer_expiration_ms: int | None = None
+    """Windows of producers that have not written for longer are not loaded. None: all are."""
 
 
 @dataclass(slots=True, kw_only=True)

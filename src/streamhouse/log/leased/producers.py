@@ -1,36 +1,97 @@
-"""Producer windows of partitions being taken over, asked for together: at its start an agent opens thousands."""
+"""Producer windows of partitions being taken over: loaded in pages, newest first, with a bound for each (R9, R22).
+
+One call to the metadata store is under way at a time, whatever number of partitions is opened. It asks for a page of
+every partition that waits, so that partitions with few producers do not wait for those with many, and it leaves the
+store's other connections to the renewals of the leases.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from streamhouse.core.ids import PartitionKey
-from streamhouse.metadata.contract import MetadataStore, ProducerState
+from streamhouse.core.limits import MAX_PRODUCERS_PER_LOAD, MAX_PRODUCERS_PER_PARTITION
+from streamhouse.log.leased.idempotence import Idempotence
+from streamhouse.metadata.contract import MetadataStore, ProducerPage, ProducerState
+
+_STEP: Final = 200
+"""Windows made known before the event loop gets its turn: less than a millisecond of work."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Loading:
+    """One partition, from its first page to its last."""
+
+    key: PartitionKey
+    into: Idempotence
+    done: asyncio.Future[None]
+    last: ProducerState | None = None
+    loaded: int = 0
+
+    async def take(self, page: ProducerPage) -> None:
+        states = page.states[: MAX_PRODUCERS_PER_PARTITION - self.loaded]
+        self.loaded += len(states)
+        is_full = self.loaded == MAX_PRODUCERS_PER_PARTITION
+        left_out = is_full and (page.more or len(states) < len(page.states))
+        self.into.forgot(page.highest_id if left_out else page.forgotten_up_to)
+        for start in range(0, len(states), _STEP):
+            self.into.know(states[start : start + _STEP])
+            await asyncio.sleep(0)
+        if states:
+            self.last = states[-1]
+        if (is_full or not page.more) and not self.done.done():
+            self.done.set_result(None)
 
 
 class ProducerLoader:
-    """Whatever is asked for in one turn of the event loop is one call to the metadata."""
-
-    def __init__(self, metadata: MetadataStore) -> None:
+    def __init__(self, metadata: MetadataStore, *, idle_ms: int | None = None) -> None:
+        """``idle_ms``: producers that have not written for longer are left out."""
         self._metadata = metadata
-        self._asked: set[PartitionKey] = set()
-        self._call: asyncio.Task[dict[PartitionKey, list[ProducerState]]] | None = None
+        self._idle_ms = idle_ms
+        self._waiting: list[_Loading] = []
+        self._calls: asyncio.Task[None] | None = None
 
-    async def load(self, key: PartitionKey) -> list[ProducerState]:
-        self._asked.add(key)
-        if self._call is None:
-            self._call = asyncio.create_task(self._load(), name="load-producers")
-            self._call.add_done_callback(_retrieve)
-        # Shielded: the others who share the call still want its answer when one of them is cancelled.
-        return (await asyncio.shield(self._call))[key]
+    async def load(self, key: PartitionKey, into: Idempotence) -> None:
+        """Make the producers of ``key`` known to ``into``: all of them, or the newest MAX_PRODUCERS_PER_PARTITION."""
+        loading = _Loading(key=key, into=into, done=asyncio.get_running_loop().create_future())
+        self._waiting.append(loading)
+        if self._calls is None:
+            self._calls = asyncio.create_task(self._load_all(), name="load-producers")
+        await loading.done  # when it is cancelled, no further page is asked for
 
-    async def _load(self) -> dict[PartitionKey, list[ProducerState]]:
-        await asyncio.sleep(0)
-        keys, self._asked, self._call = sorted(self._asked), set(), None
-        return await self._metadata.load_producers(keys)
+    async def _load_all(self) -> None:
+        try:
+            while True:
+                await asyncio.sleep(0)  # so that all partitions opened in this turn of the loop share the first call
+                self._waiting = [loading for loading in self._waiting if not loading.done.done()]
+                if not self._waiting:
+                    return
+                await self._load_page(self._next_ones())
+        finally:
+            self._calls = None
 
+    def _next_ones(self) -> Sequence[_Loading]:
+        """Those that waited longest, each key once."""
+        chosen: dict[PartitionKey, _Loading] = {}
+        for loading in self._waiting[:MAX_PRODUCERS_PER_LOAD]:
+            chosen.setdefault(loading.key, loading)
+        return list(chosen.values())
 
-def _retrieve(call: asyncio.Task[dict[PartitionKey, list[ProducerState]]]) -> None:
-    """Everybody who asked may have been cancelled meanwhile; its failure is nobody's concern then."""
-    if not call.cancelled():
-        call.exception()
+    async def _load_page(self, loadings: Sequence[_Loading]) -> None:
+        try:
+            pages = await self._metadata.load_producers(
+                [loading.key for loading in loadings],
+                limit=min(MAX_PRODUCERS_PER_LOAD // len(loadings), MAX_PRODUCERS_PER_PARTITION),
+                after={loading.key: loading.last for loading in loadings if loading.last is not None},
+                idle_ms=self._idle_ms,
+            )
+            for loading in loadings:
+                if not loading.done.done():
+                    await loading.take(pages[loading.key])
+        except Exception as error:  # each opening hears of it, and is tried again
+            for loading in loadings:
+                if not loading.done.done():
+                    loading.done.set_exception(error)

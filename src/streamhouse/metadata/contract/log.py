@@ -13,12 +13,13 @@ pending record of S2.5 and S2.35. Nothing here needs two partitions to move toge
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from uuid import UUID
 
 from streamhouse.core.ids import AppendId, PartitionKey
+from streamhouse.core.limits import MAX_PRODUCERS_PER_PARTITION
 from streamhouse.metadata.contract.topics import PartitionState
 
 KAFKA_BATCHES = "kafka-batch-v2"
@@ -223,6 +224,21 @@ class ProducerState:
     updated_at_ms: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerPage:
+    """Windows of one partition, newest first. The next page begins after the last of them."""
+
+    states: tuple[ProducerState, ...]
+    more: bool
+    """True when the limit cut the page."""
+    forgotten_up_to: int
+    """The highest producer id that may have written here before and has no window for a leader any more; -1 if there is
+    none. Windows go when ``expire_producers`` drops them, when they are idle for longer than the caller wants, and with
+    an earlier topic of the same name. A producer with a higher id and no window has never written here (R21)."""
+    highest_id: int
+    """The highest producer id that has a window here, in this page or not; -1 if there is none."""
+
+
 class Log(ABC):
     @abstractmethod
     async def commit_leased(self, append_id: AppendId, slices: Sequence[LeasedSlice]) -> list[SliceOutcome]:
@@ -278,12 +294,29 @@ class Log(ABC):
         """Every leadership of this partition, oldest first."""
 
     @abstractmethod
-    async def load_producers(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, list[ProducerState]]:
-        """The windows a new leader needs before it serves (R9). Every asked key is in the answer."""
+    async def load_producers(
+        self,
+        keys: Sequence[PartitionKey],
+        *,
+        limit: int = MAX_PRODUCERS_PER_PARTITION,
+        after: Mapping[PartitionKey, ProducerState] | None = None,
+        idle_ms: int | None = None,
+    ) -> dict[PartitionKey, ProducerPage]:
+        """A page of up to ``limit`` windows for each partition (R9, R22). Every asked key is in the answer.
+
+        The order is newest first by the time of the last write, then by producer id. Windows last written in the same
+        minute may come in either order. ``after``: the last window of the previous page. With ``idle_ms``, windows not
+        written for longer are left out. A window that is written between two pages may be missing from them: a new
+        leader pages before it serves, when nothing can write. Raises InvalidRequest, LimitExceeded.
+        """
 
     @abstractmethod
     async def expire_producers(self, *, idle_ms: int, limit: int) -> int:
-        """Forget windows not touched for ``idle_ms`` by the store's clock; returns how many."""
+        """Drop up to ``limit`` windows whose last write is longer ago than ``idle_ms`` by the store's clock.
+
+        Returns how many. The partition remembers the highest id: ``ProducerPage.forgotten_up_to``. A window that a
+        commit writes at the same time stays. Several processes may call it at once. Cheap when nothing is to go.
+        """
 
     @abstractmethod
     async def allocate_producer_ids(self, count: int) -> range:

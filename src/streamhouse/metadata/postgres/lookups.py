@@ -18,19 +18,15 @@ from streamhouse.metadata.contract import (
     EpochStart,
     Log,
     PartitionState,
-    ProducerBatch,
-    ProducerState,
     ScanRange,
 )
 from streamhouse.metadata.postgres.database import Database
 from streamhouse.metadata.postgres.rows import (
     ENTRY_COLUMNS,
     PARTITION_COLUMNS,
-    changed_rows,
     key_columns,
     plain_uuid,
     to_entry,
-    to_key,
     to_partition,
 )
 from streamhouse.metadata.postgres.session import Row
@@ -164,80 +160,6 @@ class PostgresLookups(Log):
             for row in rows
         ]
 
-    async def load_producers(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, list[ProducerState]]:
-        checks.check_keys(keys, "partitions")
-        rows = await self._database.fetch(
-            """SELECT w.topic_id, w.partition_id, w.producer_id, w.producer_epoch, w.batches, w.updated_at
-               FROM unnest($1::uuid[], $2::integer[]) AS k (topic_id, partition_id)
-               JOIN producer_windows AS w ON w.topic_id = k.topic_id AND w.partition_id = k.partition_id
-               ORDER BY w.topic_id, w.partition_id, w.producer_id""",
-            *key_columns(set(keys)),
-        )
-        producers: dict[PartitionKey, list[ProducerState]] = {key: [] for key in keys}
-        for row in rows:
-            producers[to_key(row)].append(_to_producer(row))
-        return producers
-
-    # Below, the rows to go are picked in a materialised WITH: as a plain sub-select the planner may run it once for
-    # every row of the table, and with SKIP LOCKED each run would pick others.
-
-    async def expire_producers(self, *, idle_ms: int, limit: int) -> int:
-        checks.check_duration(idle_ms, "an idle time")
-        checks.check_sweep_limit(limit)
-        status = await self._database.call(
-            lambda connection: connection.execute(
-                """WITH idle AS MATERIALIZED (
-                       SELECT o.topic_id, o.partition_id, o.producer_id FROM producer_windows AS o
-                       WHERE o.updated_at < (SELECT sh_now_ms()) - $1 LIMIT $2 FOR UPDATE SKIP LOCKED
-                   )
-                   DELETE FROM producer_windows AS w USING idle
-                   WHERE w.topic_id = idle.topic_id AND w.partition_id = idle.partition_id
-                       AND w.producer_id = idle.producer_id""",
-                idle_ms,
-                limit,
-            )
-        )
-        return changed_rows(status)
-
-    async def allocate_producer_ids(self, count: int) -> range:
-        checks.check_producer_id_count(count)
-        end = await self._database.fetchval(
-            "UPDATE store_info SET next_producer_id = next_producer_id + $1 RETURNING next_producer_id", count
-        )
-        return range(end - count, end)
-
-    async def expire_commits(self, *, keep_ms: int, limit: int) -> int:
-        checks.check_duration(keep_ms, "an age")
-        checks.check_sweep_limit(limit)
-        status = await self._database.call(
-            lambda connection: connection.execute(
-                """WITH old AS MATERIALIZED (
-                       SELECT o.append_id FROM commits AS o
-                       WHERE o.committed_at < (SELECT sh_now_ms()) - $1
-                           AND o.newest_object_at < (SELECT gc_horizon_ms FROM store_info)
-                       ORDER BY o.committed_at LIMIT $2 FOR UPDATE SKIP LOCKED
-                   )
-                   DELETE FROM commits AS c USING old
-                   WHERE c.append_id = old.append_id""",
-                keep_ms,
-                limit,
-            )
-        )
-        return changed_rows(status)
-
 
 def _entry_of(row: Row) -> Entry | None:
     return None if row["end_offset"] is None else to_entry(row)
-
-
-def _to_producer(row: Row) -> ProducerState:
-    flat = row["batches"]
-    return ProducerState(
-        producer_id=row["producer_id"],
-        producer_epoch=row["producer_epoch"],
-        batches=tuple(
-            ProducerBatch(base_sequence=sequence, record_count=count, base_offset=offset)
-            for sequence, count, offset in zip(flat[0::3], flat[1::3], flat[2::3], strict=True)
-        ),
-        updated_at_ms=row["updated_at"],
-    )

@@ -29,6 +29,7 @@ from streamhouse.metadata.postgres.listener import ChangeListener
 from streamhouse.metadata.postgres.lookups import PostgresLookups
 from streamhouse.metadata.postgres.migrate import migrate
 from streamhouse.metadata.postgres.objects import PostgresObjects, PostgresPinsAndClaims
+from streamhouse.metadata.postgres.producers import PostgresProducers
 from streamhouse.metadata.postgres.rows import plain_uuid
 from streamhouse.metadata.postgres.session import Connection, Row
 from streamhouse.metadata.postgres.topics import PostgresTopics
@@ -56,6 +57,7 @@ class PostgresMetadata(
     PostgresTopics,
     PostgresCommits,
     PostgresLookups,
+    PostgresProducers,
     PostgresLeases,
     PostgresTransfers,
     PostgresAgents,

@@ -31,6 +31,12 @@ ON CONFLICT DO NOTHING
 RETURNING {TOPIC_COLUMNS}
 """
 _HAS_ENTRIES: Final = "SELECT EXISTS (SELECT 1 FROM entries AS e WHERE e.topic_id = $1)"
+# Lease rows outlive their topic. Producers that wrote to an earlier topic of this name go on where they were.
+_MARK_FORGOTTEN: Final = """
+INSERT INTO forgotten_producers (topic_id, partition_id, up_to_producer_id)
+SELECT $1, number, s.next_producer_id - 1 FROM store_info AS s, generate_series(0, $3 - 1) AS number
+WHERE EXISTS (SELECT 1 FROM partition_leases AS l WHERE l.topic = $2 AND l.topic_id IS NOT NULL)
+"""
 _NOTIFY: Final = "SELECT sh_notify_name('topics', $1)"
 
 # What a deletion takes along, in the order of locks: partitions, then lease rows, then the rest.
@@ -61,6 +67,8 @@ _DELETE_REST: Final = (
     _BUMP_GROUPS,
     "DELETE FROM group_offsets WHERE topic_id = $1",
     "DELETE FROM producer_windows WHERE topic_id = $1",
+    # After the windows: an expiry under way has locked some of them, and leaves its mark with them.
+    "DELETE FROM forgotten_producers WHERE topic_id = $1",
     "DELETE FROM epoch_history WHERE topic_id = $1",
     "DELETE FROM flush_requests WHERE topic_id = $1",
     "DELETE FROM aborted_transactions WHERE topic_id = $1",
@@ -100,6 +108,7 @@ class PostgresTopics(Topics):
                     hint="create it under a new id",
                 )
             await connection.execute("SELECT sh_add_partitions($1, 0, $2)", new.topic_id, new.partition_count)
+            await connection.execute(_MARK_FORGOTTEN, new.topic_id, new.name, new.partition_count)
             await connection.execute(_NOTIFY, new.name)
             return to_topic(inserted)
 

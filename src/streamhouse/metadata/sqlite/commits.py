@@ -252,7 +252,7 @@ def expire_commits(tx: Tx, *, keep_ms: int, limit: int) -> int:
     """Below the store-wide horizon no object of theirs can be committed again, so no repeat needs them (R5)."""
     return tx.run(
         "DELETE FROM commits WHERE rowid IN (SELECT rowid FROM commits WHERE committed_at < ? AND newest_object_at < "
-        "(SELECT gc_horizon_ms FROM store_info) ORDER BY committed_at LIMIT ?)",
+        "(SELECT gc_horizon_ms FROM store_info) ORDER BY newest_object_at LIMIT ?)",
         (tx.now_ms - keep_ms, limit),
     )
 

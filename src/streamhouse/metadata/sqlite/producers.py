@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from streamhouse.core.ids import PartitionKey
+from streamhouse.core.limits import MAX_PRODUCERS_PER_PARTITION
 from streamhouse.metadata import checks
 from streamhouse.metadata.contract import (
     NO_PRODUCER,
@@ -15,12 +17,15 @@ from streamhouse.metadata.contract import (
     LeaderlessSlice,
     LeasedSlice,
     ProducerBatch,
+    ProducerPage,
     ProducerState,
 )
 from streamhouse.metadata.dedup import ProducerWindow
 from streamhouse.metadata.sqlite.rows import sql_key
 from streamhouse.metadata.sqlite.shell import Shell
-from streamhouse.metadata.sqlite.transactions import Tx
+from streamhouse.metadata.sqlite.transactions import Row, Tx
+
+_INT64_MAX: Final = 2**63 - 1
 
 _FIND: Final = """
     WITH asked (number, topic_id, partition_id, producer_id) AS (VALUES {rows})
@@ -71,31 +76,71 @@ class Windows:
         self._tx.run_rows(_SAVE, rows)
 
 
-def load_producers(tx: Tx, keys: Sequence[PartitionKey]) -> dict[PartitionKey, list[ProducerState]]:
-    return {key: _producers_of(tx, key) for key in keys}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """What pages of producers a call asks for; see the contract."""
+
+    keys: tuple[PartitionKey, ...]
+    limit: int
+    after: Mapping[PartitionKey, ProducerState]
+    idle_ms: int | None
 
 
-def _producers_of(tx: Tx, key: PartitionKey) -> list[ProducerState]:
+def load_producers(tx: Tx, wanted: _Wanted) -> dict[PartitionKey, ProducerPage]:
+    return {key: _page_of(tx, key, wanted) for key in wanted.keys}
+
+
+def _page_of(tx: Tx, key: PartitionKey, wanted: _Wanted) -> ProducerPage:
+    oldest_ms = 0 if wanted.idle_ms is None else tx.now_ms - wanted.idle_ms
+    last = wanted.after.get(key)
+    place = (_INT64_MAX, _INT64_MAX) if last is None else (last.updated_at_ms, last.producer_id)
     rows = tx.rows(
         "SELECT producer_id, producer_epoch, batches, updated_at FROM producer_windows "
-        "WHERE topic_id = ? AND partition_id = ? ORDER BY producer_id",
-        sql_key(key),
+        "WHERE topic_id = ? AND partition_id = ? AND (updated_at, producer_id) < (?, ?) AND updated_at >= ? "
+        "ORDER BY updated_at DESC, producer_id DESC LIMIT ?",
+        (*sql_key(key), *place, oldest_ms, wanted.limit + 1),
     )
-    return [
+    states = tuple(
         ProducerState(
             producer_id=number, producer_epoch=epoch, batches=tuple(_batches_of(json.loads(text))), updated_at_ms=at
         )
-        for number, epoch, text, at in rows
-    ]
+        for number, epoch, text, at in rows[: wanted.limit]
+    )
+    highest_id, marked_id, has_idle = tx.rows(
+        "SELECT coalesce((SELECT max(producer_id) FROM producer_windows WHERE topic_id = :topic"
+        " AND partition_id = :partition), -1), "
+        "coalesce((SELECT up_to_producer_id FROM forgotten_producers WHERE topic_id = :topic"
+        " AND partition_id = :partition), -1), "
+        "EXISTS (SELECT 1 FROM producer_windows "
+        "WHERE topic_id = :topic AND partition_id = :partition AND updated_at < :oldest)",
+        dict(zip(("topic", "partition"), sql_key(key), strict=True)) | {"oldest": oldest_ms},
+    )[0]
+    return ProducerPage(
+        states=states,
+        more=len(rows) > wanted.limit,
+        forgotten_up_to=max(marked_id, highest_id if has_idle else -1),
+        highest_id=highest_id,
+    )
 
 
 def expire_producers(tx: Tx, *, idle_ms: int, limit: int) -> int:
     rows = tx.rows(
-        "SELECT topic_id, partition_id, producer_id FROM producer_windows WHERE updated_at <= ? "
+        "SELECT topic_id, partition_id, producer_id FROM producer_windows WHERE updated_at < ? "
         "ORDER BY updated_at LIMIT ?",
         (tx.now_ms - idle_ms, limit),
     )
+    mark_forgotten(tx, rows)
     return tx.run_many("DELETE FROM producer_windows WHERE topic_id = ? AND partition_id = ? AND producer_id = ?", rows)
+
+
+def mark_forgotten(tx: Tx, rows: Sequence[Row]) -> None:
+    """For each (topic id, partition, producer id): producers up to this id may have written there before (R21)."""
+    tx.run_many(
+        "INSERT INTO forgotten_producers (topic_id, partition_id, up_to_producer_id) VALUES (?, ?, ?) "
+        "ON CONFLICT (topic_id, partition_id) DO UPDATE SET "
+        "up_to_producer_id = max(up_to_producer_id, excluded.up_to_producer_id)",
+        rows,
+    )
 
 
 def allocate_producer_ids(tx: Tx, count: int) -> range:
@@ -119,9 +164,18 @@ def _batches_json(batches: Iterable[ProducerBatch]) -> str:
 
 
 class ProducerCalls(Shell):
-    async def load_producers(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, list[ProducerState]]:
+    async def load_producers(
+        self,
+        keys: Sequence[PartitionKey],
+        *,
+        limit: int = MAX_PRODUCERS_PER_PARTITION,
+        after: Mapping[PartitionKey, ProducerState] | None = None,
+        idle_ms: int | None = None,
+    ) -> dict[PartitionKey, ProducerPage]:
         checks.check_keys(keys, "partitions")
-        return await self._read(load_producers, tuple(keys))
+        checks.check_producer_page(limit, idle_ms)
+        wanted = _Wanted(keys=tuple(keys), limit=limit, after=dict(after or {}), idle_ms=idle_ms)
+        return await self._read(load_producers, wanted)
 
     async def expire_producers(self, *, idle_ms: int, limit: int) -> int:
         checks.check_duration(idle_ms, "an idle time")

@@ -20,6 +20,7 @@ from streamhouse.metadata.contract import (
 )
 from streamhouse.metadata.sqlite.intents import forget_intents
 from streamhouse.metadata.sqlite.objects import drop_references
+from streamhouse.metadata.sqlite.producers import mark_forgotten
 from streamhouse.metadata.sqlite.rows import find_partition, need_partition, sql_key, topic_id_of
 from streamhouse.metadata.sqlite.shell import Shell
 from streamhouse.metadata.sqlite.transactions import Row, Tx
@@ -40,6 +41,7 @@ _OWNED: Final = (
     "partitions",
     "epoch_history",
     "producer_windows",
+    "forgotten_producers",
     "group_offsets",
     "flush_requests",
     "compactions",
@@ -71,6 +73,10 @@ def create_topic(tx: Tx, new: NewTopic) -> Topic:
         ),
     )
     _add_partitions(tx, new.topic_id, new.name, new.write_mode, range(new.partition_count))
+    # Lease rows outlive their topic. Producers that wrote to an earlier topic of this name go on where they were.
+    if tx.row("SELECT 1 FROM partition_leases WHERE topic = ? AND topic_id IS NOT NULL LIMIT 1", (new.name,)):
+        newest = int(tx.value("SELECT next_producer_id FROM store_info")) - 1
+        mark_forgotten(tx, [(new.topic_id.bytes, number, newest) for number in range(new.partition_count)])
     # Leases that an operator wrote before the topic existed now belong to it.
     tx.run(
         "UPDATE partition_leases SET topic_id = ? WHERE topic = ? AND topic_id IS NULL", (new.topic_id.bytes, new.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -17,7 +17,7 @@ from streamhouse.log.leased.log import LeasedLog
 from streamhouse.log.leased.partition import PartitionLog
 from streamhouse.log.leased.resubmission import Resubmission
 from streamhouse.log.leased.writing import Writing
-from streamhouse.metadata.contract import Durability
+from streamhouse.metadata.contract import Durability, ProducerPage
 from streamhouse.testing.sim.checker import Kind
 from streamhouse.testing.sim.errands import Errands
 from streamhouse.testing.sim.mutant import Mutant
@@ -137,7 +137,9 @@ def _forgets_producers(stack: ExitStack, world: World, errands: Errands) -> None
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def run(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             answer = original(name, args, kwargs)
-            return {key: [] for key in answer} if name == "load_producers" else answer
+            if name != "load_producers":
+                return answer
+            return dict.fromkeys(answer, ProducerPage(states=(), more=False, forgotten_up_to=-1, highest_id=-1))
 
         return run
 
@@ -155,7 +157,7 @@ def _retry_before_its_original(stack: ExitStack, world: World, errands: Errands)
 
 
 def _producers_not_rolled_back(stack: ExitStack, world: World, errands: Errands) -> None:
-    windows: dict[tuple[int, PartitionKey], dict[int, Any]] = {}
+    windows: dict[tuple[int, PartitionKey], Mapping[int, Any]] = {}
 
     def make_drop(original: Any) -> Any:
         def drop(self: LeasedLog, key: PartitionKey, reason: str) -> None:
