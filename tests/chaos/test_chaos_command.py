@@ -169,6 +169,15 @@ def test_a_running_fleet_is_paused_by_its_process_ids_and_goes_on_afterwards(tmp
     assert state not in "Tt", "the process is not left stopped"
 
 
+def test_a_folder_of_another_program_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "results" / "logs").mkdir(parents=True)
+    (tmp_path / "results" / "logs" / "mine").touch()
+    done = chaos("--results", "results", "--bootstrap", "127.0.0.1:1", directory=tmp_path)
+    assert done.returncode == 2
+    assert "holds a folder of another program" in done.stderr
+    assert (tmp_path / "results" / "logs" / "mine").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -26,7 +26,7 @@ from streamhouse.chaos.report.document import Story, compose
 from streamhouse.chaos.report.page import as_page
 from streamhouse.chaos.report.text import as_text
 from streamhouse.core.clock import SystemClock
-from streamhouse.core.errors import ServiceFailed
+from streamhouse.core.errors import InvalidRequest, ServiceFailed
 from streamhouse.core.randomness import SeededRandomness, SystemRandomness
 from streamhouse.core.settings import load_settings
 
@@ -34,6 +34,7 @@ _TOPICS_S: Final = 60.0
 _WARM_UP_S: Final = 3.0
 _GRACE_S: Final = 60.0  # beyond ``settle``, before a client process that does not end is killed
 _STOP_S: Final = 40.0
+_MARK: Final = ".streamhouse-chaos"  # says that a folder of results is one
 _GROUPS: Final = {
     "librdkafka": (("classic", 2), ("consumer", 2)),
     "aiokafka": (("classic", 2),),
@@ -95,12 +96,9 @@ class Run:
         self._troubles: list[str] = []
         self._load: list[ClientProcess] = []
         self._home: Path | None = None
-        options.results.mkdir(parents=True, exist_ok=True)
         self._history = options.results / "history"
         self._logs = options.results / "logs"
-        for folder in (self._history, self._logs):
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
+        _make_folders(options.results, self._history, self._logs)
 
     def whole(self) -> dict[str, Any]:
         fleet = self._fleet()
@@ -320,6 +318,21 @@ class Run:
         if document["passed"] and not self._options.keep:
             self._stack.callback(shutil.rmtree, self._logs, ignore_errors=True)
             shutil.rmtree(self._history, ignore_errors=True)
+
+
+def _make_folders(results: Path, *folders: Path) -> None:
+    """Empty ones. Folders of an earlier run are replaced; folders of anything else are not touched."""
+    mark = results / _MARK
+    if not mark.exists() and any(folder.exists() for folder in folders):
+        raise InvalidRequest(
+            f"{results} holds a folder of another program, named as one of the run's own: history or logs",
+            hint="name another folder with --results",
+        )
+    results.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
 
 
 def _not_on_a_running_fleet(options: Options) -> dict[FaultKind, str]:

@@ -22,7 +22,7 @@ def chaos(
     minutes: Annotated[float, typer.Option("--minutes", help="How long faults go on.")] = 2.0,
     agents: Annotated[int, typer.Option("--agents", help="How many agents to start.")] = 3,
     seed: Annotated[
-        int | None, typer.Option("--seed", help="Of the faults and the load; drawn when not given.")
+        int | None, typer.Option("--seed", help="The seed of faults and load; a random one if not given.")
     ] = None,
     results: Annotated[
         Path, typer.Option("--results", metavar="DIR", help="Where the report goes: text, JSON and HTML.")
