@@ -9,8 +9,9 @@ VENV := .venv/bin
 ARGS ?=
 BENCH ?=
 SEEDS ?= 2000
+MINUTES ?= 2
 
-.PHONY: help setup setup-services run demo test test-clients test-kill test-spark fuzz sim check format bench bench-kafka bench-spark docs services-up services-down lock clean
+.PHONY: help setup setup-services run demo test test-clients test-kill test-spark fuzz sim chaos check format bench bench-kafka bench-spark docs services-up services-down lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -45,6 +46,9 @@ test-spark: setup-services ## Spark under fire: driver, executor, leader and con
 
 sim: setup ## SEEDS=n seeds of the simulator: virtual time, every fault (ARGS="--seed 7 --trace" replays one)
 	@$(VENV)/python -m streamhouse.testing.sim --seeds $(SEEDS) $(ARGS)
+
+chaos: setup-services ## MINUTES=n of kills, pauses and outages under real Kafka clients, and a verdict (ARGS="--seed 7")
+	@$(VENV)/streamhouse chaos --minutes $(MINUTES) $(ARGS)
 
 check: setup ## format, lint, types, the import contract
 	@failed=0; for step in "ruff format --check ." "ruff check ." mypy lint-imports; do \

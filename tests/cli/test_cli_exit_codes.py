@@ -23,6 +23,7 @@ def test_the_numbers_never_change() -> None:
         "CORRUPT": 6,
         "DENIED": 7,
         "TOO_NEW": 8,
+        "ANOMALY": 9,
         "INTERRUPTED": 130,
         "CLOSED_PIPE": 141,
     }

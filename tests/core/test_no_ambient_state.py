@@ -15,8 +15,9 @@ from streamhouse.core.settings import NON_SETTING_VARIABLES, SCHEMA
 
 SRC = Path(__file__).parents[2] / "src" / "streamhouse"
 OWNERS = {SRC / "core" / "clock.py", SRC / "core" / "randomness.py"}
-# The test kit waits for real processes and the command line measures what a person sees; neither may be simulated.
-OUTSIDE_THE_SIMULATION = (SRC / "testing", SRC / "cli")
+# The test kit and chaos runs wait for real processes, and the command line measures what a person sees; none of them is
+# ever simulated.
+OUTSIDE_THE_SIMULATION = (SRC / "testing", SRC / "cli", SRC / "chaos")
 
 AMBIENT = {
     "time": {"time", "time_ns"},

@@ -19,6 +19,7 @@ class ExitCode(IntEnum):
     CORRUPT = 6
     DENIED = 7
     TOO_NEW = 8
+    ANOMALY = 9
     INTERRUPTED = 130
     CLOSED_PIPE = 141
 
@@ -33,6 +34,7 @@ MEANINGS: Final[Mapping[ExitCode, str]] = {
     ExitCode.CORRUPT: "bytes failed a check",
     ExitCode.DENIED: "credentials or permissions",
     ExitCode.TOO_NEW: "written by a newer version",
+    ExitCode.ANOMALY: "a chaos run found an anomaly",
     ExitCode.INTERRUPTED: "Ctrl-C",
     ExitCode.CLOSED_PIPE: "whoever read the output stopped reading",
 }

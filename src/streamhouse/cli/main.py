@@ -8,7 +8,7 @@ import typer
 
 from streamhouse import __version__
 from streamhouse.cli import manners
-from streamhouse.cli.commands import apply, config, demo, pipeline, serve, spark, table, topic_configs
+from streamhouse.cli.commands import apply, chaos, config, demo, pipeline, serve, spark, table, topic_configs
 
 app = typer.Typer(
     name="streamhouse",
@@ -20,6 +20,7 @@ app = typer.Typer(
 )
 
 apply.register(app)
+chaos.register(app)
 config.register(app)
 demo.register(app)
 pipeline.register(app)

@@ -1,0 +1,226 @@
+"""Judges one partition's log against what its producers were told and its readers were given.
+
+Memory grows with the records of one partition: 20 bytes each for the log and an entry in one table.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from streamhouse.chaos.checker.anomalies import Findings, Kind
+from streamhouse.chaos.history import lines
+
+_NOTHING: Final = -1
+_NUMBER_BITS: Final = 40  # of a record's key: its producer's place in the table stands above them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Producer:
+    """What a producer may expect."""
+
+    name: str
+    client: str
+    once: bool
+    """No record of it may be in the log twice: it is idempotent, or never sends a record again."""
+    ordered: bool
+    """Its records stand in the order of sending: it is idempotent, or has one request in flight."""
+    acks: str
+    """``all``, or ``1``: a take-over may lose what was acknowledged with 1."""
+    place: int
+
+
+@dataclass(slots=True, kw_only=True)
+class WriteFacts:
+    """What was counted on one partition, right or wrong."""
+
+    acknowledged: Counter[str] = field(default_factory=Counter)
+    """By client and acks, such as ``librdkafka all``."""
+    failed: int = 0
+    unresolved_present: int = 0
+    """Given up by the client, and in the log all the same, which is allowed."""
+    permitted_duplicates: int = 0
+    lost_acks_1: int = 0
+    moved_acks_1: int = 0
+    log_end: int = 0
+    deliveries: int = 0
+
+
+class PartitionLog:
+    """The last read of one partition: which record is at which offset."""
+
+    def __init__(self) -> None:
+        self.keys = array("q")
+        """By offset; _NOTHING where a hole or a foreign record is."""
+        self.end = 0
+        self.complete = False
+
+    def at(self, offset: int) -> int:
+        return self.keys[offset] if 0 <= offset < len(self.keys) else _NOTHING
+
+
+def read_producers(directory: Path) -> dict[str, Producer]:
+    found: dict[str, Producer] = {}
+    for path in sorted((directory / "producers").glob("*")):
+        for name, client, once, ordered, acks in lines(path):
+            place = len(found)
+            found[name] = Producer(
+                name=name, client=client, once=once == "1", ordered=ordered == "1", acks=acks, place=place
+            )
+    return found
+
+
+class WritesJudge:
+    def __init__(self, part: Path, where: str, producers: Mapping[str, Producer], findings: Findings) -> None:
+        self._part = part
+        self._where = where
+        self._producers = producers
+        self._names = list(producers)
+        self._findings = findings
+        self.facts = WriteFacts()
+        self.log = PartitionLog()
+        self._first_place: dict[int, int] = {}
+        """The lowest offset of every record in the log."""
+
+    def judge(self) -> None:
+        failed = self._failures()
+        self._read_log()
+        self._judge_copies_and_order(failed)
+        self.facts.unresolved_present = sum(key in self._first_place for key in failed)
+        self._judge_acknowledgements()
+        self._judge_reads()
+
+    def _key(self, producer: str, number: str) -> int:
+        known = self._producers.get(producer)
+        return _NOTHING if known is None else known.place << _NUMBER_BITS | int(number)
+
+    def _name(self, key: int) -> str:
+        if key == _NOTHING:
+            return "nothing"
+        return f"record {key & (1 << _NUMBER_BITS) - 1} of {self._names[key >> _NUMBER_BITS]}"
+
+    def _failures(self) -> set[int]:
+        failed = {
+            self._key(words[2], words[3])
+            for path in self._part.glob("*.produce")
+            for words in lines(path)
+            if words[0] == "F"
+        }
+        self.facts.failed = len(failed)
+        return failed
+
+    def _read_log(self) -> None:
+        keys = self.log.keys
+        for words in lines(self._part / "final"):
+            if words[0] == "E":
+                self.log.complete, self.log.end = True, int(words[1])
+                continue
+            offset = int(words[1])
+            if offset < len(keys):
+                self._read_again(offset, words)
+                continue
+            if offset > len(keys):
+                self._add(Kind.HOLE, f"after offset {len(keys) - 1} came {offset}")
+                keys.extend([_NOTHING] * (offset - len(keys)))
+            key = self._key(words[2], words[3]) if words[0] == "V" else _NOTHING
+            if words[0] == "X":
+                self._add(Kind.FOREIGN, f"offset {offset}: {words[2]}")
+            elif key == _NOTHING:
+                self._add(Kind.FOREIGN, f"offset {offset}: record {words[3]} of {words[2]}, which was never started")
+            keys.append(key)
+        if not self.log.complete:
+            self._add(Kind.UNREADABLE, f"the last read stopped at offset {len(keys)}")
+        elif self.log.end > len(keys):
+            self._add(Kind.HOLE, f"nothing was read between offset {len(keys)} and the end, {self.log.end}")
+        self.facts.log_end = max(self.log.end, len(keys))
+
+    def _read_again(self, offset: int, words: list[str]) -> None:
+        """The last read gave an offset twice: a consumer that lost its connection may begin again a little earlier."""
+        key = self._key(words[2], words[3]) if words[0] == "V" else _NOTHING
+        if key != self.log.keys[offset]:
+            self._add(
+                Kind.UNSTABLE_READ,
+                f"offset {offset} gave {self._name(self.log.keys[offset])}, then {self._name(key)}",
+            )
+
+    def _judge_copies_and_order(self, failed: set[int]) -> None:
+        producers = list(self._producers.values())
+        last: dict[int, int] = {}
+        for offset, key in enumerate(self.log.keys):
+            if key == _NOTHING:
+                continue
+            producer = producers[key >> _NUMBER_BITS]
+            first = self._first_place.setdefault(key, offset)
+            if first != offset:
+                if producer.once:
+                    self._add(Kind.DUPLICATED, f"{self._name(key)} is at offsets {first} and {offset}")
+                else:
+                    self.facts.permitted_duplicates += 1
+                continue
+            if producer.ordered and key not in failed:  # one that the client gave up may arrive late
+                before = last.get(producer.place, _NOTHING)
+                if key < before:
+                    self._add(Kind.REORDERED, f"{self._name(key)} is at offset {offset}, behind {self._name(before)}")
+                last[producer.place] = max(before, key)
+
+    def _judge_acknowledgements(self) -> None:
+        for path in sorted(self._part.glob("*.produce")):
+            for words in lines(path):
+                if words[0] == "A":
+                    self._acknowledged(int(words[1]), words[2], words[3], int(words[4]))
+
+    def _acknowledged(self, at_ms: int, name: str, number: str, offset: int) -> None:
+        producer = self._producers.get(name)
+        if producer is None:
+            self._add(Kind.FOREIGN, f"record {number} of {name} was acknowledged, and {name} was never started", at_ms)
+            return
+        self.facts.acknowledged[f"{producer.client} {producer.acks}"] += 1
+        key = self._key(name, number)
+        missing = key not in self._first_place
+        elsewhere = not missing and offset >= 0 and self.log.at(offset) != key
+        if producer.acks != "all":
+            self.facts.lost_acks_1 += missing
+            self.facts.moved_acks_1 += elsewhere
+        elif missing:
+            if self.log.complete or offset < len(self.log.keys):  # behind the end of a read that broke off, who knows
+                self._add(Kind.LOST, f"{self._name(key)}, acknowledged at offset {offset}", at_ms)
+        elif elsewhere:
+            there = self._name(self.log.at(offset))
+            self._add(
+                Kind.WRONG_OFFSET,
+                f"{self._name(key)} was acknowledged at offset {offset}, where {there} is; "
+                f"it is at {self._first_place[key]}",
+                at_ms,
+            )
+
+    def _judge_reads(self) -> None:
+        for path in sorted(self._part.glob("*.group")):
+            for words in lines(path):
+                if words[0] != "R":
+                    continue
+                self.facts.deliveries += 1
+                offset, key = int(words[5]), self._key(words[6], words[7])
+                if not self.log.complete and offset >= len(self.log.keys):
+                    continue
+                if key != self.log.at(offset) or key == _NOTHING:
+                    later = self._name(self.log.at(offset))
+                    what = f"offset {offset} gave {words[3]} {self._name(key)}, and {later} at the end"
+                    self._add(Kind.UNSTABLE_READ, what, int(words[1]))
+
+    def _add(self, kind: Kind, what: str, at_ms: int | None = None) -> None:
+        self._findings.add(kind, self._where, what, at_ms)
+
+
+def total(facts: Iterable[WriteFacts]) -> WriteFacts:
+    """The sum over partitions."""
+    all_of_it = WriteFacts()
+    for each in facts:
+        all_of_it.acknowledged.update(each.acknowledged)
+        for name in ("failed", "unresolved_present", "permitted_duplicates", "lost_acks_1", "moved_acks_1", "log_end"):
+            setattr(all_of_it, name, getattr(all_of_it, name) + getattr(each, name))
+        all_of_it.deliveries += each.deliveries
+    return all_of_it

@@ -1,0 +1,156 @@
+"""Which Kafka clients can take part here, and the processes that run them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from streamhouse.chaos.load.spec import LoadSpec
+from streamhouse.core.errors import InvalidRequest, ServiceMissing
+from streamhouse.testing.services.binaries import cache_directory
+
+KNOWN: Final = ("librdkafka", "aiokafka", "java")
+_PACKAGES: Final = {"librdkafka": ("confluent_kafka", "confluent-kafka"), "aiokafka": ("aiokafka", "aiokafka")}
+_JAVA_SOURCE: Final = Path(__file__).with_name("ChaosLoad.java")
+_JAVA_OPTIONS: Final = (
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-Xmx256m",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=off",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    name: str
+    version: str
+    jars: Path | None = None
+
+    @property
+    def described(self) -> str:
+        return f"{self.name} {self.version}".strip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clients:
+    present: Sequence[Client]
+    absent: Sequence[str]
+    """Each with the reason, for people."""
+
+    def named(self, name: str) -> Client | None:
+        return next((client for client in self.present if client.name == name), None)
+
+    @property
+    def python(self) -> Client:
+        """The one that creates topics and reads the log at the end."""
+        return next(client for client in self.present if client.name != "java")
+
+
+def find_clients(wanted: Sequence[str] | None, jars: Path | None) -> Clients:
+    """``wanted``: none takes whatever is installed. Raises ServiceMissing when no Python client is."""
+    unknown = [name for name in wanted or () if name not in KNOWN]
+    if unknown:
+        raise InvalidRequest(f"no chaos client is named {unknown[0]!r}", hint=f"choose from {', '.join(KNOWN)}")
+    present: list[Client] = []
+    absent: list[str] = []
+    for name in KNOWN:
+        if wanted is not None and name not in wanted:
+            absent.append(f"{name}: not chosen by --clients")
+            continue
+        found = _java(jars) if name == "java" else _python(name)
+        if isinstance(found, Client):
+            present.append(found)
+        else:
+            absent.append(f"{name}: {found}")
+    missing = [name for name in wanted or () if name not in {client.name for client in present}]
+    if missing or not any(client.name != "java" for client in present):
+        what = f"{', '.join(missing)} cannot take part" if missing else "no Python Kafka client can take part"
+        raise ServiceMissing(
+            f"{what} ({'; '.join(absent)})",
+            hint="install confluent-kafka or aiokafka, for example with: pip install 'streamhouse[chaos]'",
+        )
+    return Clients(present=present, absent=absent)
+
+
+def _python(name: str) -> Client | str:
+    module, package = _PACKAGES[name]
+    if importlib.util.find_spec(module) is None:
+        return f"the package {package} is not installed"
+    return Client(name=name, version=importlib.metadata.version(package))
+
+
+def _java(jars: Path | None) -> Client | str:
+    if shutil.which("java") is None:
+        return "there is no java on PATH"
+    if shutil.which("javac") is None:
+        return "java is there without its compiler (a JDK has both)"
+    directory = jars or cache_directory() / "kafka" / "jars"
+    found = sorted(directory.glob("kafka-clients-*.jar"))
+    if not found:
+        return f"no kafka-clients jar is in {directory}; name its folder with --kafka-jars"
+    return Client(name="java", version=found[-1].stem.removeprefix("kafka-clients-"), jars=directory)
+
+
+class ClientProcess:
+    """One running client process. It ends when its stdin does, so it cannot outlive this one."""
+
+    def __init__(self, spec: LoadSpec, client: Client, folder: Path) -> None:
+        self.name = f"{spec.process}-{spec.role.value}"
+        self.spec = spec
+        self.log_path = folder / f"{self.name}.log"
+        if client.jars is not None:
+            path = folder / f"{self.name}.properties"
+            spec.save_for_java(path)
+            argv = ["java", *_JAVA_OPTIONS, "-cp", f"{client.jars}/*", str(_JAVA_SOURCE), str(path)]
+        else:
+            path = folder / f"{self.name}.json"
+            spec.save(path)
+            argv = [sys.executable, "-m", "streamhouse.chaos.load.process", str(path)]
+        with self.log_path.open("ab") as log:
+            self._child = subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C reaches the run alone, which then ends its clients in order
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+
+    def tell(self, word: str) -> None:
+        assert self._child.stdin is not None
+        try:
+            self._child.stdin.write(f"{word}\n".encode())
+            self._child.stdin.flush()
+        except (BrokenPipeError, ValueError):
+            return  # it has ended, which ``ended`` says
+
+    def ended(self) -> int | None:
+        """The exit code; none while it runs."""
+        return self._child.poll()
+
+    def wait(self, timeout_s: float) -> int | None:
+        try:
+            return self._child.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def kill(self) -> None:
+        if self._child.poll() is None:
+            self._child.kill()
+            self._child.wait()
+        if self._child.stdin is not None:
+            self._child.stdin.close()
+
+    def last_words(self) -> str:
+        try:
+            return " | ".join(self.log_path.read_text(errors="replace").strip().splitlines()[-3:])[:400]
+        except OSError:
+            return ""

@@ -1,0 +1,1 @@
+"""The outcome of a run: one document, shown as JSON, as text, and as an HTML page with a time line."""
