@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from streamhouse.broker.produce import Produce, ProduceCall, WriteOrder
-from streamhouse.core.errors import DuplicateSequence, OutOfOrderSequence, UnknownProducer
+from streamhouse.core.errors import DuplicateSequence, OutOfOrderSequence
 from streamhouse.log.leased import idempotence
 from streamhouse.log.leased.idempotence import Idempotence, Original
 from streamhouse.log.leased.runs import run_of
@@ -44,8 +44,8 @@ def _log_takes_any_first(stack: ExitStack, world: World, errands: Errands) -> No
 
 def _dedup_takes_any_first(stack: ExitStack, world: World, errands: Errands) -> None:
     def make(original: Any) -> Any:
-        def judge(self: ProducerWindow, batch: Any) -> Any:
-            outcome = original(self, batch)
+        def judge(self: ProducerWindow, batch: Any, **kwargs: Any) -> Any:
+            outcome = original(self, batch, **kwargs)
             return None if outcome is not None and outcome.verdict is BatchVerdict.UNKNOWN_PRODUCER else outcome
 
         return judge
@@ -63,9 +63,9 @@ def _everything_behind_is_a_duplicate(stack: ExitStack) -> None:
 
 def _new_epoch_starts_anywhere(stack: ExitStack, world: World, errands: Errands) -> None:
     def make(original: Any) -> Any:
-        def judge(self: ProducerWindow, batch: Any) -> Any:
+        def judge(self: ProducerWindow, batch: Any, **kwargs: Any) -> Any:
             is_newer = bool(self.batches) and batch.producer_epoch > self.producer_epoch
-            return None if is_newer else original(self, batch)
+            return None if is_newer else original(self, batch, **kwargs)
 
         return judge
 
@@ -74,8 +74,8 @@ def _new_epoch_starts_anywhere(stack: ExitStack, world: World, errands: Errands)
 
 def _old_epochs_accepted(stack: ExitStack, world: World, errands: Errands) -> None:
     def make(original: Any) -> Any:
-        def judge(self: ProducerWindow, batch: Any) -> Any:
-            return None if batch.producer_epoch < self.producer_epoch else original(self, batch)
+        def judge(self: ProducerWindow, batch: Any, **kwargs: Any) -> Any:
+            return None if batch.producer_epoch < self.producer_epoch else original(self, batch, **kwargs)
 
         return judge
 
@@ -122,10 +122,8 @@ def _gaps_are_duplicates(stack: ExitStack, world: World, errands: Errands) -> No
     stack.enter_context(replaced(Idempotence, "judge", make))
 
 
-def _followers_not_refused_alike(stack: ExitStack, world: World, errands: Errands) -> None:
-    stack.enter_context(
-        replaced(WriteOrder, "refused", lambda original: lambda self, key, records, error, now_s: error)
-    )
+def _refusals_forgotten(stack: ExitStack, world: World, errands: Errands) -> None:
+    stack.enter_context(replaced(WriteOrder, "has_refusals", lambda original: property(lambda self: False)))
 
 
 def _later_overtakes(stack: ExitStack, world: World, errands: Errands) -> None:
@@ -145,7 +143,13 @@ def _later_overtakes(stack: ExitStack, world: World, errands: Errands) -> None:
 
 
 def _forgotten_producer_gets_45(stack: ExitStack, world: World, errands: Errands) -> None:
-    stack.enter_context(replaced(UnknownProducer, "kafka_code", lambda original: OutOfOrderSequence.kafka_code))
+    def make(original: Any) -> Any:
+        def judge(self: ProducerWindow, batch: Any, **kwargs: Any) -> Any:
+            return original(self, batch)
+
+        return judge
+
+    stack.enter_context(replaced(ProducerWindow, "judge", make))
 
 
 def _answers_without_waiting(stack: ExitStack, world: World, errands: Errands) -> None:
@@ -217,7 +221,7 @@ MUTANTS = (
         rule="R21",
         story="a connection does not remember what it refused, so what follows is out of order",
         shows_as=frozenset({Kind.TROUBLE}),
-        breaks=_followers_not_refused_alike,
+        breaks=_refusals_forgotten,
         applies=_with_idempotent,
     ),
     Mutant(
