@@ -139,6 +139,10 @@ class LibrdkafkaSession(Session):
         if batch.sequence <= partition.next_acked:
             self._disagrees(batch, error, forgotten=False)
         else:
+            if not (self._excused or self.world.lost_commits):
+                self.world.trouble(
+                    f"{batch.write.producer} raises its epoch for a follower of a refused batch: {error}"
+                )
             self._queue_again(partition, batch)
             self._drain()
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from streamhouse.broker.produce import Produce, ProduceCall, WriteOrder
 from streamhouse.core.errors import DuplicateSequence, OutOfOrderSequence
-from streamhouse.log.leased import idempotence
 from streamhouse.log.leased.idempotence import Idempotence, Original
 from streamhouse.log.leased.runs import run_of
 from streamhouse.metadata.contract import BatchVerdict
@@ -30,7 +29,8 @@ def _with(errand: Errand) -> Callable[[Scenario], bool]:
 
 
 def _log_takes_any_first(stack: ExitStack, world: World, errands: Errands) -> None:
-    """What the log did before R21: a producer without a window starts wherever it likes."""
+    """What the log did before R21: a producer without a window starts wherever it likes, and
+    a connection does not remember what it refused. Each of the two rules alone would prevent the loss."""
 
     def make(original: Any) -> Any:
         def judge(self: Idempotence, header: Any, partition: object) -> Original | None:
@@ -39,7 +39,7 @@ def _log_takes_any_first(stack: ExitStack, world: World, errands: Errands) -> No
         return judge
 
     stack.enter_context(replaced(Idempotence, "judge", make))
-    _everything_behind_is_a_duplicate(stack)
+    _refusals_forgotten(stack, world, errands)
 
 
 def _dedup_takes_any_first(stack: ExitStack, world: World, errands: Errands) -> None:
@@ -51,14 +51,7 @@ def _dedup_takes_any_first(stack: ExitStack, world: World, errands: Errands) -> 
         return judge
 
     stack.enter_context(replaced(ProducerWindow, "judge", make))
-    _everything_behind_is_a_duplicate(stack)
-
-
-def _everything_behind_is_a_duplicate(stack: ExitStack) -> None:
-    """The other half of the old rule: a sequence below the last one was "written long ago"."""
-    stack.enter_context(
-        replaced(idempotence, "lies_before", lambda original: lambda sequence, count, later: sequence < later)
-    )
+    _refusals_forgotten(stack, world, errands)
 
 
 def _new_epoch_starts_anywhere(stack: ExitStack, world: World, errands: Errands) -> None:
@@ -171,7 +164,7 @@ MUTANTS = (
     Mutant(
         name="unknown producer starts anywhere",
         rule="R21",
-        story="a partition takes the first batch that it sees of a producer, whatever its sequence",
+        story="a partition takes the first batch that it sees of a producer, and a connection forgets what it refused",
         shows_as=frozenset({Kind.LOST}),
         breaks=_log_takes_any_first,
         applies=_with_idempotent,
@@ -179,7 +172,7 @@ MUTANTS = (
     Mutant(
         name="unknown producer starts anywhere in dedup",
         rule="R21",
-        story="the rules that the log and the stores share let a producer without a window start at any sequence",
+        story="the same in the rules that the log and the stores share",
         shows_as=frozenset({Kind.LOST}),
         breaks=_dedup_takes_any_first,
         applies=_with_idempotent,
