@@ -217,14 +217,38 @@ async def test_a_lease_lost_on_the_way_out_is_lost_and_one_that_comes_back_is_le
         assert held.epoch == lease.epoch
 
 
-async def test_a_coordinator_is_waited_for(metadata: MetadataStore) -> None:
+async def test_a_look_at_the_slots_finds_their_holders_before_any_notification(metadata: MetadataStore) -> None:
+    view = ClusterView(metadata=metadata, agent_id="me", liveness_timeout_ms=60_000, heartbeat_interval_ms=50)
+    slot = SlotKey(3)
+    await join(metadata, "other", "10.0.0.2:9092")
+    await lead(metadata, "other", [slot])
+    assert view.coordinator(slot) is None
+    await asyncio.gather(*(view.look_at_slots() for _ in range(3)))
+    found = view.coordinator(slot)
+    assert found is not None
+    assert found.agent_id == "other"
+
+
+async def test_a_slot_that_is_handed_over_is_this_agents_until_the_store_names_another(metadata: MetadataStore) -> None:
     async with view_of(metadata) as view:
         slot = SlotKey(3)
-        assert not await view.wait_coordinated([slot], timeout_s=0.01)
+        await lead(metadata, "me", [slot])
+        (lease,) = await metadata.list_leases(keys=[slot])
+        view.gained(lease)
+        view.leaving(slot)
+        await view.look_at_slots()
+        held = view.coordinator(slot)
+        assert held is not None
+        assert (held.agent_id, view.leaving_epoch(slot)) == ("me", lease.epoch)
+        await metadata.release_leases(
+            Holder(agent_id="me", incarnation=ME, wal_id=WAL), [HeldLease(key=slot, epoch=lease.epoch)]
+        )
         await join(metadata, "other", "10.0.0.2:9092")
         await lead(metadata, "other", [slot])
-        assert await view.wait_coordinated([slot], timeout_s=PATIENCE_S)
-        assert view.coordinator(slot) is not None
+        await view.look_at_slots()
+        now = view.coordinator(slot)
+        assert now is not None
+        assert (now.agent_id, view.leaving_epoch(slot)) == ("other", None)
 
 
 async def test_a_topic_made_elsewhere_is_found_before_anybody_has_told(metadata: MetadataStore) -> None:

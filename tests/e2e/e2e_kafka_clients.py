@@ -20,6 +20,21 @@ END_PATIENCE_S: Final = 90.0
 _POLL_S: Final = 0.05
 _QUIET: Final = {"log_level": 2}  # that agents are gone for a while is the story, not a line each
 _COMMIT_EVERY_S: Final = 0.2
+_RETRY_S: Final = 0.2
+_RETRIABLE: Final = frozenset(
+    {
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.KAFKA_STORAGE_ERROR,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TIMED_OUT,
+    }
+)
+"""Codes that every client library answers by asking again. For watermarks librdkafka leaves that to its caller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,7 +297,16 @@ def _lone_consumer(bootstrap: str) -> Consumer:
 
 
 def _ends(client: Consumer, topic: str, partitions: int) -> dict[int, int]:
-    return {
-        partition: client.get_watermark_offsets(TopicPartition(topic, partition), timeout=END_PATIENCE_S)[1]
-        for partition in range(partitions)
-    }
+    deadline_s = time.monotonic() + END_PATIENCE_S
+    return {partition: _end(client, TopicPartition(topic, partition), deadline_s) for partition in range(partitions)}
+
+
+def _end(client: Consumer, partition: TopicPartition, deadline_s: float) -> int:
+    while True:
+        try:
+            end: int = client.get_watermark_offsets(partition, timeout=max(deadline_s - time.monotonic(), 1.0))[1]
+            return end
+        except KafkaException as error:
+            if error.args[0].code() not in _RETRIABLE or time.monotonic() >= deadline_s:
+                raise
+            time.sleep(_RETRY_S)

@@ -14,6 +14,7 @@ from streamhouse.wire.records import Record, build_batch
 NOT_LEADER: Final = 6
 _PRODUCE: Final = 0
 _VERSION: Final = 13
+_CONSUMER_HEARTBEAT: Final = 68
 _PATIENCE_S: Final = 60.0
 _HEADER_BYTES: Final = 5  # of an answer: correlation id, no tagged fields
 
@@ -46,12 +47,35 @@ class RawClient:
 
     async def answer(self) -> int:
         """The error code of the one partition."""
-        async with asyncio.timeout(_PATIENCE_S):
-            size = int.from_bytes(await self._reader.readexactly(4), "big")
-            body = (await self._reader.readexactly(size))[_HEADER_BYTES:]
-        (topic,) = read_response(_PRODUCE, _VERSION, memoryview(body)).responses
+        (topic,) = read_response(_PRODUCE, _VERSION, memoryview(await self._body())).responses
         (partition,) = topic.partition_responses
         return int(partition.error_code)
+
+    async def join_consumer_group(self, group: str, member_id: str, topic: str) -> int:
+        """One KIP-848 heartbeat of a new member. Its error code."""
+        body = write_request(
+            _CONSUMER_HEARTBEAT,
+            1,
+            {
+                "group_id": group,
+                "member_id": member_id,
+                "member_epoch": 0,
+                "instance_id": None,
+                "rack_id": None,
+                "rebalance_timeout": 60_000,
+                "subscribed_topic_names": [topic],
+                "subscribed_topic_regex": None,
+                "server_assignor": None,
+                "topic_partitions": [],
+            },
+        )
+        self._writer.write(request_frame(_CONSUMER_HEARTBEAT, 1, 1, "by-hand", body))
+        return int(read_response(_CONSUMER_HEARTBEAT, 1, memoryview(await self._body())).error_code)
+
+    async def _body(self) -> bytes:
+        async with asyncio.timeout(_PATIENCE_S):
+            size = int.from_bytes(await self._reader.readexactly(4), "big")
+            return (await self._reader.readexactly(size))[_HEADER_BYTES:]
 
     async def close(self) -> None:
         self._writer.close()

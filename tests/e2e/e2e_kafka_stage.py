@@ -78,6 +78,10 @@ class KafkaStage:
     def bootstrap(self) -> str:
         return ",".join(p.address for p in self.stage.processes if isinstance(p, KafkaProcess))
 
+    def address(self, name: str) -> str:
+        """Of the process with that name."""
+        return next(p.address for p in self.stage.processes if isinstance(p, KafkaProcess) and p.name == name)
+
     # Topics and leaders.
 
     async def create_topic(self, partitions: int) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import signal
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 from e2e_fleet import Agent, Stage, single_stage, stop_in_order
@@ -59,6 +61,38 @@ async def unsettled_records(stage: Stage) -> int:
         )
     finally:
         await wal.close()
+
+
+async def test_r23_a_metadata_store_that_does_not_fit_the_wal_ends_the_start_and_says_what_would_be_lost(
+    tmp_path: Path,
+) -> None:
+    """Without a change to either, so that the right metadata store can be brought back."""
+    async with single_stage(tmp_path, NOBODY_FLUSHES) as stage:
+        node = stage.agent("node")
+        await node.up()
+        (key,) = await stage.create_topics(node, {"orders": 1})
+        assert await stage.write(node, key, "a", "b", "c") == 0
+        await node.kill()
+        database = Path(stage.settings["data_dir"]) / "metadata.db"
+        set_watermark(database, 1)
+        process = dev(stage)
+        process.start()
+        assert await process.exited() == 4
+        (error,) = [line for line in process.output().splitlines() if line.startswith("error: ")]
+        assert "orders/0: the metadata store says that the log ends at offset 1" in error
+        assert "3 records at offsets 0 to 2" in error
+        assert "bring back the metadata store" in process.output()
+
+        set_watermark(database, 0)
+        await node.up()
+        assert (await node.ask("describe"))["log"]["replayed_batches"] == 1
+        await stop_in_order([node])
+        assert (await stage.logs())[key].values == ("a", "b", "c")
+
+
+def set_watermark(database: Path, high_watermark: int) -> None:
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("UPDATE partitions SET high_watermark = ?", (high_watermark,))
 
 
 async def test_s3_17_sigterm_brings_everything_out_and_the_next_start_replays_nothing(tmp_path: Path) -> None:

@@ -45,7 +45,8 @@ BACKENDS = ("sqlite", "postgres")
 POSTGRES_TEST_KIT = f"""
 CREATE TABLE test_clock (now_ms bigint NOT NULL);
 INSERT INTO test_clock VALUES ({START_MS});
-CREATE OR REPLACE FUNCTION sh_now_ms() RETURNS bigint LANGUAGE sql VOLATILE AS 'SELECT now_ms FROM test_clock';
+CREATE OR REPLACE FUNCTION sh_clock_ms() RETURNS bigint LANGUAGE sql VOLATILE AS 'SELECT now_ms FROM test_clock';
+UPDATE store_clock SET now_ms = {START_MS}, clock_ms = {START_MS};
 CREATE SCHEMA fresh;
 DO $$
 DECLARE found text;
@@ -79,7 +80,12 @@ class Place(ABC):
         """An unopened store on this place, as another process would make it."""
 
     @abstractmethod
-    async def set_clock(self, now_ms: int) -> None: ...
+    async def set_clock(self, now_ms: int) -> None:
+        """Time passes until the machine's clock shows ``now_ms``."""
+
+    @abstractmethod
+    async def step_clock(self, ms: int) -> None:
+        """The machine's clock is set, forward or back; no time passes."""
 
 
 class SqlitePlace(Place):
@@ -97,6 +103,9 @@ class SqlitePlace(Place):
     async def set_clock(self, now_ms: int) -> None:
         self._clock.advance(now_ms - self._clock.wall_ms())
 
+    async def step_clock(self, ms: int) -> None:
+        self._clock.jump_wall(ms)
+
 
 class PostgresPlace(Place):
     name = "postgres"
@@ -110,11 +119,17 @@ class PostgresPlace(Place):
         return PostgresMetadata(self._dsn, randomness=SeededRandomness(seed))
 
     async def set_clock(self, now_ms: int) -> None:
+        await self._run("UPDATE test_clock SET now_ms = $1", now_ms)
+
+    async def step_clock(self, ms: int) -> None:
+        await self._run("UPDATE test_clock SET now_ms = now_ms + $1", ms)
+
+    async def _run(self, statement: str, value: int) -> None:
         import asyncpg
 
         connection = await asyncpg.connect(self._dsn)
         try:
-            await connection.execute("UPDATE test_clock SET now_ms = $1", now_ms)
+            await connection.execute(statement, value)
         finally:
             await connection.close()
 
@@ -149,6 +164,11 @@ class Backend:
         self.now_ms += ms
         await self._place.set_clock(self.now_ms)
 
+    async def step_clock(self, ms: int) -> None:
+        """The machine's clock is set; ``now_ms`` is what it shows, no longer what the store's clock shows."""
+        self.now_ms += ms
+        await self._place.step_clock(ms)
+
     async def close(self) -> None:
         for store in (self.store, *self._others):
             await store.close()
@@ -169,6 +189,22 @@ class Backend:
         """A fresh upload, stamped with the present."""
         stamp = self.now_ms if created_at_ms is None else created_at_ms
         return ObjectRef(key=f"objects/{self.uuid()}", size_bytes=size, created_at_ms=stamp)
+
+    # Vacuum.
+
+    async def raise_horizon(self) -> None:
+        """Nothing that was uploaded before now can be committed any more."""
+        await self.store.raise_gc_horizon(await self.store.now_ms())
+
+    async def unreferenced(self, *keys: str) -> set[str]:
+        """Those of ``keys`` that nothing names, taken for old ones; the horizon is raised to now."""
+        await self.raise_horizon()
+        return await self.store.find_unreferenced(dict.fromkeys(keys, 0))
+
+    async def garbage(self, *, grace_ms: int = 0) -> list[str]:
+        """The keys of the dereferenced objects, up to the youngest: the horizon is raised to now."""
+        await self.raise_horizon()
+        return [one.key for one in await self.store.list_dereferenced(grace_ms=grace_ms, limit=10_000)]
 
     # First steps.
 

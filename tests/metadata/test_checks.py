@@ -192,7 +192,12 @@ BAD: list[tuple[str, Callable[[], None], type[InvalidRequest], str]] = [
         LimitExceeded,
         "bytes of a group's state",
     ),
-    ("negative offset", offsets_of(OffsetCommit(key=KEY, offset=-1)), InvalidRequest, "offset -1 committed"),
+    (
+        "low offset",
+        offsets_of(OffsetCommit(key=KEY, offset=-(2**63) - 1)),
+        InvalidRequest,
+        "offset -9223372036854775809",
+    ),
     ("huge offset", offsets_of(OffsetCommit(key=KEY, offset=2**63)), InvalidRequest, "offset 9223372036854775808"),
     (
         "offset twice",

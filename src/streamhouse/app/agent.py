@@ -16,9 +16,11 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from uuid import UUID
 
 from streamhouse.app.adoptions import Adoptions
 from streamhouse.app.kafka import BrokerParts, KafkaDoor, make_broker, make_groups, make_view
+from streamhouse.app.metadata_progress import MetadataProgress, check_frames_follow, check_wal_directory
 from streamhouse.app.ownership import LogOwner
 from streamhouse.app.recovery import recovery_line
 from streamhouse.app.requests import FlushRequests
@@ -28,11 +30,13 @@ from streamhouse.broker.broker import Broker
 from streamhouse.cluster.contract import Mode, Timings
 from streamhouse.cluster.member import Member
 from streamhouse.core.clock import Clock
+from streamhouse.core.errors import MetadataError
 from streamhouse.core.ids import PartitionKey
 from streamhouse.core.limits import MIB
 from streamhouse.core.randomness import Randomness
 from streamhouse.core.settings import Durability as DurabilitySetting
 from streamhouse.core.settings import Settings
+from streamhouse.core.urls import scheme_of
 from streamhouse.log.leased.adoption import Adoption
 from streamhouse.log.leased.log import LeasedLog
 from streamhouse.log.leased.options import LeasedOptions
@@ -202,6 +206,9 @@ async def _assemble(around: Surroundings, parts: AsyncExitStack) -> Agent:
     """Everything but the membership's start. ``parts`` closes in the opposite order."""
     settings, stores, durability = around.settings, around.stores, around.durability
     info = await stores.metadata.cluster_info()
+    on_sqlite = scheme_of(settings.metadata.url) == "sqlite"
+    if on_sqlite:
+        await check_wal_directory(stores.metadata, around.wal_dir)
     wal, recovered = await open_wal(
         around.wal_dir,
         clock=around.clock,
@@ -212,6 +219,12 @@ async def _assemble(around: Surroundings, parts: AsyncExitStack) -> Agent:
     )
     parts.push_async_callback(wal.close)
     _tell_recovered(around.wal_dir, recovered)
+    held = held_by_partition(recovered.frames())
+    if durability is Durability.WAL:
+        await check_frames_follow(stores.metadata, held)
+    progress = _metadata_progress(around, info.cluster_id)
+    if on_sqlite:
+        parts.push_async_callback(progress.close)  # after the log's end: its last commits count
     await stores.metadata.bind_durability(durability, wal.wal_id if durability is Durability.WAL else None)
     wal.on_failed(around.on_fatal)
     owner = LogOwner()
@@ -225,13 +238,18 @@ async def _assemble(around: Surroundings, parts: AsyncExitStack) -> Agent:
         randomness=around.randomness,
         options=leased_options(settings, durability),
         on_dropped=owner.dropped,
+        on_alarm=lambda words: member.report("lost commits", MetadataError(words)),
     )
-    for key, frames in held_by_partition(recovered.frames()).items():
+    for key, frames in held.items():
         log.hold_frames(key, frames)
+    await log.check_held_frames()
     log.start()
     parts.push_async_callback(log.close)
     reader = _reader(around, parts, tail, log)
     member = _member(around, wal, owner)
+    if on_sqlite:
+        progress.start(member.report)
+    wal.on_room(lambda problem: _tell_room(log, member, problem))
     topics = TopicWatch(metadata=stores.metadata, on_changed=log.configure, report=member.report)
     topics.start()
     parts.push_async_callback(topics.close)
@@ -276,6 +294,12 @@ def _tell_recovered(wal_dir: Path, recovered: Recovered) -> None:
     )
 
 
+def _tell_room(log: LeasedLog, member: Member, problem: Exception | None) -> None:
+    member.report("the write-ahead log's disk", problem)
+    if problem is None:
+        log.look_for_room()
+
+
 def _broker(around: Surroundings, parts: AsyncExitStack, agent: Agent, owner: LogOwner) -> Broker:
     settings, metadata = around.settings, around.stores.metadata
     view = make_view(settings, metadata, agent_id=around.identity.agent_id, durability=around.durability)
@@ -286,6 +310,7 @@ def _broker(around: Surroundings, parts: AsyncExitStack, agent: Agent, owner: Lo
         view=view,
         clock=around.clock,
         randomness=around.randomness,
+        member=agent.member,
         on_dropped=owner.dropped,
     )
     parts.push_async_callback(groups.close)
@@ -337,6 +362,17 @@ def _adoptions(around: Surroundings, parts: AsyncExitStack, log: LeasedLog, memb
     )
     return Adoptions(
         adoption=adoption, metadata=around.stores.metadata, log=log, clock=around.clock, report=member.report
+    )
+
+
+def _metadata_progress(around: Surroundings, cluster_id: UUID) -> MetadataProgress:
+    return MetadataProgress(
+        metadata=around.stores.metadata,
+        objects=around.stores.objects,
+        wal_dir=around.wal_dir,
+        cluster_id=cluster_id,
+        clock=around.clock,
+        randomness=around.randomness,
     )
 
 

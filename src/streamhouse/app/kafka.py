@@ -95,6 +95,7 @@ def make_groups(
     view: ClusterView,
     clock: Clock,
     randomness: Randomness,
+    member: Member,
     on_dropped: Callable[[SlotKey, str], None],
 ) -> GroupCoordinator:
     return GroupCoordinator(
@@ -104,6 +105,8 @@ def make_groups(
         randomness=randomness,
         options=group_options(settings),
         on_dropped=on_dropped,
+        opening=member.lease_table.is_opening,
+        taking_over=member.is_taking_over,
     )
 
 

@@ -20,7 +20,7 @@ class Routes(Protocol):
     """Told what is served here."""
 
     def gained(self, lease: Lease) -> None: ...
-    def leaving(self, key: PartitionKey) -> None: ...
+    def leaving(self, key: LeaseKey) -> None: ...
     def ended(self, key: LeaseKey) -> None: ...
 
 
@@ -69,13 +69,12 @@ class LogOwner:
 
     async def losing(self, key: LeaseKey) -> int:
         log, _ = self._parts()
+        if self._routes is not None:
+            self._routes.leaving(key)
         if isinstance(key, PartitionKey):
-            if self._routes is not None:
-                self._routes.leaving(key)
             next_offset = await log.close_partition(key)
             log.drop_partition(key, "its leadership was handed over")
             return next_offset
-        self._end_route(key)
         if self._slots is not None:
             await self._slots.losing(key)
         return 0

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from streamhouse.app.belonging import bind_object_store
+from streamhouse.app.metadata_progress import check_object_store
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import InvalidSetting
 from streamhouse.core.randomness import Randomness
@@ -19,7 +20,7 @@ from streamhouse.metadata.opening import open_metadata
 from streamhouse.objectstore.contract import ObjectStore
 from streamhouse.objectstore.metering import Meter, MeteredStore
 from streamhouse.objectstore.opening import StoreOptions, open_store
-from streamhouse.objectstore.probe import check_store
+from streamhouse.objectstore.probe import wait_for_store
 from streamhouse.objectstore.retries import RetryingStore, RetryPolicy
 
 _REMOTE: Final = frozenset({"s3", "gs", "az"})
@@ -56,8 +57,15 @@ async def open_stores(settings: Settings, *, clock: Clock, randomness: Randomnes
         )
         if scheme_of(settings.store.url) in _REMOTE:
             # Wrong credentials or a server without create-only puts show here, before anything is written elsewhere.
-            await check_store(bare, clock=clock, randomness=randomness)
+            await wait_for_store(
+                bare,
+                clock=clock,
+                randomness=randomness,
+                attempt_timeout_s=settings.store.request_timeout_ms / 1000,
+            )
         await bind_object_store(metadata, objects, randomness=randomness)
+        if scheme_of(settings.metadata.url) == "sqlite":
+            await check_object_store(metadata, objects)
         yield Stores(metadata=metadata, objects=objects, meter=meter)
 
 

@@ -13,9 +13,9 @@ not take part in any decision about who leads.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import Final
 
 from streamhouse.broker.doubt import Doubt
 from streamhouse.broker.known_leases import KnownLeases
@@ -36,8 +36,6 @@ from streamhouse.metadata.contract import (
 )
 
 __all__ = ["ClusterView", "Endpoint", "Leader", "Node"]
-
-K = TypeVar("K", bound=LeaseKey)
 
 _FULL_LOOK_S: Final = 60.0
 """Notifications may be lost; this bounds for how long that matters."""
@@ -68,7 +66,8 @@ class ClusterView:
         self._poll_s = min(heartbeat_interval_ms / 1000, _LONGEST_AGENT_POLL_S)
         self._alone = alone
         self._endpoints: Mapping[str, Endpoint] = {}
-        self._me: Node | None = None
+        self.me: Node | None = None
+        """This agent as a broker; None before ``start`` and without an address."""
         self._nodes: tuple[Node, ...] = ()
         self._by_agent: dict[str, Node] = {}
         self._names: dict[str, Topic] = {}
@@ -79,6 +78,8 @@ class ClusterView:
         self._changed = asyncio.Event()
         self._looking = asyncio.Lock()
         self._doubt = Doubt()
+        self._slot_look: asyncio.Task[None] | None = None
+        """A look at the slots that has not begun."""
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, me: Agent, endpoints: Mapping[str, Endpoint] | None = None) -> None:
@@ -89,7 +90,7 @@ class ClusterView:
         self._endpoints = dict(endpoints or {})
         self.cluster_id = cluster_id_text((await self._metadata.cluster_info()).cluster_id.bytes)
         self.node_id = me.node_id
-        self._me = node_of(me)
+        self.me = node_of(me)
         self._take_agents([me])
         listening = asyncio.Event()
         self._tasks = [
@@ -100,9 +101,10 @@ class ClusterView:
         await self.refresh()
 
     async def close(self) -> None:
-        for task in self._tasks:
+        tasks = [*self._tasks, *([] if self._slot_look is None else [self._slot_look])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     # Agents.
 
@@ -158,26 +160,25 @@ class ClusterView:
 
     async def wait_led(self, keys: Iterable[PartitionKey], *, timeout_s: float) -> bool:
         """Whether each of these partitions has had a leader before the time is up."""
-        return await self._wait_each(keys, self.leader, timeout_s)
-
-    async def wait_coordinated(self, slots: Iterable[SlotKey], *, timeout_s: float) -> bool:
-        """Whether each of these slots has had a coordinator before the time is up."""
-        return await self._wait_each(slots, self.coordinator, timeout_s)
-
-    async def _wait_each(self, keys: Iterable[K], found: Callable[[K], object | None], timeout_s: float) -> bool:
         waiting = list(keys)
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while waiting:
-                    if found(waiting[-1]) is not None:
+                    if self.leader(waiting[-1]) is not None:
                         waiting.pop()
                         continue
                     await self._changed.wait()
         return not waiting
 
-    def leaving_epoch(self, key: PartitionKey) -> int | None:
-        """Of a partition that this agent hands over, until the store names another leader or nobody."""
+    def leaving_epoch(self, key: LeaseKey) -> int | None:
+        """The epoch of a lease that this agent hands over, until the store names another holder or none."""
         return self._leases.leaving_epoch(key)
+
+    async def wait_changed(self, timeout_s: float) -> None:
+        """Returns when something that is known here has changed, or when the time is up."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
 
     async def wait_moved(self, keys: Iterable[PartitionKey]) -> None:
         """Returns once none of these is being handed over. Cancel it to give up."""
@@ -257,8 +258,8 @@ class ClusterView:
         self._leases.gained(lease)
         self._bump_key(lease.key)
 
-    def leaving(self, key: PartitionKey) -> None:
-        """It is being handed over. Clients are better off here, where they wait, than without anybody to go to."""
+    def leaving(self, key: LeaseKey) -> None:
+        """It is being handed over. Clients are better off here, where they wait, than without any agent to go to."""
         if not self._alone and self._leases.leave(key):
             self._doubt.add([key])
         else:
@@ -280,6 +281,27 @@ class ClusterView:
             await self.all_topics()
             if not self._alone:
                 self._take_leases(await self._metadata.list_leases())
+
+    async def look_at_slots(self) -> None:
+        """Read from the store who holds the coordinator slots. Callers that come during a look share the next one."""
+        if self._alone:
+            return
+        if self._slot_look is None:
+            self._slot_look = asyncio.create_task(self._look_at_slots(), name="view-slots")
+            self._slot_look.add_done_callback(_seen)
+        await asyncio.shield(self._slot_look)
+
+    async def _look_at_slots(self) -> None:
+        try:
+            await self._looking.acquire()
+        finally:
+            self._slot_look = None  # from here on, what is read may be older than a new caller's question
+        try:
+            self._take_leases(await self._metadata.list_leases(keys=_ALL_SLOTS), asked=_ALL_SLOTS)
+            if any(self._leases.holding(slot) is not None and self.coordinator(slot) is None for slot in _ALL_SLOTS):
+                await self._look_at_agents()  # an agent may have joined a moment ago
+        finally:
+            self._looking.release()
 
     async def _listen(self, listening: asyncio.Event) -> None:
         while True:
@@ -350,8 +372,8 @@ class ClusterView:
 
     def _take_agents(self, agents: Iterable[Agent]) -> None:
         found = {agent.agent_id: node for agent in agents if (node := node_of(agent)) is not None}
-        if self._me is not None:
-            found[self._me.agent_id] = self._me
+        if self.me is not None:
+            found[self.me.agent_id] = self.me
         nodes = tuple(sorted(found.values(), key=lambda node: node.node_id))
         if nodes != self._nodes:
             self._nodes, self._by_agent = nodes, found
@@ -385,3 +407,9 @@ class ClusterView:
     def _announce(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def _seen(look: asyncio.Task[None]) -> None:
+    """All callers may have given up: its error then has no one to be told to."""
+    if not look.cancelled():
+        look.exception()

@@ -1,7 +1,7 @@
 """Who holds which lease, as this agent knows it. Pure; what it answers may be a moment old.
 
     own       held and open here, by word of their owner
-    leaving   partitions that are closed here and not yet led elsewhere: this agent's until the store names another
+    leaving   closed here and not yet held elsewhere: this agent's until the store names another
     others    held elsewhere, by word of the store
 
 What this agent itself holds is never taken from the store: the owner knows it better, and sooner.
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from streamhouse.broker.lease_map import LeaseMap
-from streamhouse.core.ids import PartitionKey, TopicId
+from streamhouse.core.ids import TopicId
 from streamhouse.metadata.contract import Lease, LeaseKey
 
 Holding = tuple[str, int]
@@ -54,7 +54,7 @@ class KnownLeases:
         self._leaving.pop(lease.key)
         self._others.pop(lease.key)
 
-    def leave(self, key: PartitionKey) -> bool:
+    def leave(self, key: LeaseKey) -> bool:
         """Whether it was held here."""
         epoch = self._own.pop(key)
         if epoch is not None:

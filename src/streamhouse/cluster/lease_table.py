@@ -129,6 +129,11 @@ class LeaseTable:
     def get(self, key: LeaseKey) -> Leadership | None:
         return self._held.get(key)
 
+    def is_opening(self, key: LeaseKey) -> bool:
+        """Whether it is held and the owner does not serve it yet."""
+        leadership = self._held.get(key)
+        return leadership is not None and leadership.stage in (Stage.WAITING, Stage.OPENING) and leadership.valid()
+
     def guard(self, key: LeaseKey) -> LeaseGuard:
         """Of the present leadership only: a later one of the same key has its own."""
         return self._held.get(key, _NOBODY)

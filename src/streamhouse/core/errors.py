@@ -31,11 +31,13 @@
     │   ├── ObjectExists                create-only put on a taken key
     │   ├── ReadPastEnd                 a range reaches past the object's end
     │   ├── StoreUnavailable            retries ran out, or time-out
+    │   │   └── StoreCredentialsMissing  no credentials were found anywhere
     │   ├── StoreDenied                 credentials or permissions
     │   └── StoreMisconfigured          no such bucket, wrong region or endpoint, a file system without hard links
     ├── MetadataError                   the metadata store
     │   ├── MetadataUnavailable         unreachable, or retries ran out
     │   ├── SchemaTooNew                written by a newer StreamHouse
+    │   ├── MetadataTooOld              an older copy, beside a newer WAL or newer objects
     │   └── DurabilityMismatch          wal_id or durability mode differs from the stored one (R2)
     ├── WalError                        the write-ahead log
     │   └── WalFailed                   a write or sync failed: this process acknowledges nothing any more
@@ -283,6 +285,10 @@ class StoreUnavailable(StoreError):
     default_hint = "check that the object store is up and reachable; the call may be repeated"
 
 
+class StoreCredentialsMissing(StoreUnavailable):
+    """The last place to look is a service of the cloud, which may answer later. A start does not wait for it."""
+
+
 class StoreDenied(StoreError):
     http_status = 403
     default_hint = "check the credentials and the bucket's policy"
@@ -309,6 +315,11 @@ class MetadataUnavailable(MetadataError):
 class SchemaTooNew(MetadataError):
     http_status = 500
     default_hint = "start the StreamHouse version that wrote it, or a newer one"
+
+
+class MetadataTooOld(MetadataError):
+    http_status = 500
+    default_hint = "bring the newer metadata back"
 
 
 class DurabilityMismatch(MetadataError):

@@ -70,6 +70,7 @@ MAX_KEYS_PER_CALL: Final = 100_000  # partitions, objects or pins named in one c
 MAX_ROWS_PER_SWEEP: Final = 100_000  # what one call of a clean-up may drop: it runs in one transaction
 MAX_PRODUCER_ID_BLOCK: Final = 1_000_000  # lost with its owner; 2⁶³ ids last for ever at this rate
 MAX_DEFINITION_BYTES: Final = 256 * KIB  # a table's schema or a pipeline's SQL, written by a person
+MAX_MARKED_PARTITIONS: Final = 1000  # named in a mark of the metadata's progress, which is then some 100 KiB at most
 MAX_DEFINITIONS: Final = 10_000  # of one kind; they are listed whole
 MAX_METADATA_DOCUMENT_BYTES: Final = 4 * MIB  # gRPC's default message limit, which a key-value store inherits
 

@@ -31,15 +31,25 @@ from streamhouse.metadata.contract import (
 _INT64_MAX = 2**63 - 1
 
 
-def check_text(text: str, what: str, *, most: int = limits.MAX_NAME_BYTES, may_be_empty: bool = False) -> None:
-    """PostgreSQL stores no NUL and no lone surrogate, so no backend takes them: all must behave alike."""
+def check_text(
+    text: str,
+    what: str,
+    *,
+    most: int = limits.MAX_NAME_BYTES,
+    may_be_empty: bool = False,
+    may_hold_nul: bool = False,
+) -> None:
+    """PostgreSQL stores no NUL and no lone surrogate, so no backend takes them: all must behave alike.
+
+    ``may_hold_nul``: every backend finds a way to keep it.
+    """
     if not text and not may_be_empty:
         raise InvalidRequest(f"{what} is empty")
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
         raise InvalidRequest(f"{what} is not valid Unicode text: {text[:64]!r}") from error
-    if "\0" in text:
+    if "\0" in text and not may_hold_nul:
         raise InvalidRequest(f"{what} holds a NUL character: {text[:64]!r}")
     _at_most(size, most, f"bytes of {what}")
 
@@ -65,6 +75,14 @@ def check_sweep_limit(limit: int) -> None:
 
 def check_keys(keys: Sequence[LeaseKey] | Sequence[PartitionKey] | Sequence[str] | Sequence[UUID], what: str) -> None:
     _at_most(len(keys), limits.MAX_KEYS_PER_CALL, f"{what} in one call")
+
+
+def check_stamps(stamps: Mapping[str, int]) -> None:
+    """Objects by key, with their creation stamps."""
+    _at_most(len(stamps), limits.MAX_KEYS_PER_CALL, "objects in one call")
+    for key, created_ms in stamps.items():
+        if not 0 <= created_ms <= _INT64_MAX:
+            raise InvalidRequest(f"object {key[:64]!r} with the creation stamp {created_ms}")
 
 
 def check_producer_id_count(count: int) -> None:
@@ -173,9 +191,16 @@ def check_group(group_id: str, payload: bytes = b"", offsets: Sequence[OffsetCom
     _at_most(len(offsets), limits.MAX_KEYS_PER_CALL, "offsets in one commit")
     _once([commit.key for commit in offsets], "an offset commit")
     for commit in offsets:
-        if not 0 <= commit.offset <= _INT64_MAX:
-            raise InvalidRequest(f"offset {commit.offset} committed for {commit.key}; offsets start at 0")
-        check_text(commit.metadata, "offset metadata", most=limits.MAX_OFFSET_METADATA_BYTES, may_be_empty=True)
+        # Negative ones too: Kafka keeps them, and clients commit -1 to start over as auto.offset.reset says.
+        if not -(2**63) <= commit.offset <= _INT64_MAX:
+            raise InvalidRequest(f"offset {commit.offset} committed for {commit.key}; an offset has 64 bits")
+        check_text(
+            commit.metadata,
+            "offset metadata",
+            most=limits.MAX_OFFSET_METADATA_BYTES,
+            may_be_empty=True,
+            may_hold_nul=True,
+        )
 
 
 def check_group_counts(group_id: str, *, generation: int, member_count: int) -> None:

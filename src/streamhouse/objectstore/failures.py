@@ -18,6 +18,7 @@ from streamhouse.core.errors import (
     ObjectExists,
     ObjectNotFound,
     ReadPastEnd,
+    StoreCredentialsMissing,
     StoreDenied,
     StoreError,
     StoreMisconfigured,
@@ -92,7 +93,7 @@ def from_obstore(error: Exception, what: str) -> StreamHouseError:
     if isinstance(error, AlreadyExistsError) or status == 412:
         return ObjectExists(f"{what} failed: the key is taken")
     if any(mark in text for mark in _ASKED_THE_MACHINE):
-        return StoreUnavailable(f"{what} failed: no credentials were found", hint=_NO_CREDENTIALS_HINT)
+        return StoreCredentialsMissing(f"{what} failed: no credentials were found", hint=_NO_CREDENTIALS_HINT)
     if code in _MISCONFIGURED or status in (301, 307):
         return StoreMisconfigured(line, hint=hint)
     if isinstance(error, FileNotFoundError) or status == 404:

@@ -6,6 +6,7 @@
     upload-staging/{created_ms:13}-{uuid}.part                                          an upload not yet published
     store-probe/{created_ms:13}-{uuid}                                                  a start-up check
     cluster-id                                                                          whose object store this is
+    metadata-progress/{progress:020}                                                    how new the metadata was
 
 * The UUID makes a key nobody else's; with create-only puts that is what lets a writer know its own object (R11).
 * ``created_ms`` is when the writer named the object; vacuum compares it with the horizon (R6). Blobs sort by it.
@@ -31,6 +32,7 @@ TOPICS_PREFIX: Final = "topics/"
 STAGING_PREFIX: Final = "upload-staging/"
 PROBE_PREFIX: Final = "store-probe/"
 CLUSTER_ID_KEY: Final = "cluster-id"
+METADATA_PROGRESS_PREFIX: Final = "metadata-progress/"
 
 _MAX_CREATED_MS: Final = 10**13 - 1  # the year 2286
 _MAX_PARTITION: Final = 10**5 - 1
@@ -46,6 +48,7 @@ _COMPACTED: Final = re.compile(
     rf"{_LOG}/compacted/(?P<base_offset>[0-9]{{20}})-(?P<end_offset>[0-9]{{20}})-{_STAMPED}\.strm"
 )
 _STAGING: Final = re.compile(rf"upload-staging/{_STAMPED}\.part")
+_METADATA_PROGRESS: Final = re.compile(r"metadata-progress/(?P<progress>[0-9]{20})")
 _PROBE: Final = re.compile(rf"store-probe/{_STAMPED}")
 
 
@@ -142,6 +145,18 @@ def parse(key: str) -> ObjectKey | None:
         return _parse(key)
     except InvalidRequest:
         return None
+
+
+def metadata_progress_key(progress: int) -> str:
+    """Of a mark that says how new the metadata was."""
+    _check("progress", progress, _MAX_OFFSET)
+    return f"{METADATA_PROGRESS_PREFIX}{progress:020d}"
+
+
+def metadata_progress_of(key: str) -> int | None:
+    """None for what is no such mark."""
+    match = _METADATA_PROGRESS.fullmatch(key)
+    return None if match is None else int(match["progress"])
 
 
 def topic_prefix(topic_id: TopicId) -> str:

@@ -6,14 +6,65 @@ create-only puts are tried out rather than believed.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from contextlib import suppress
+from typing import Final
 
 from streamhouse.core.clock import Clock
-from streamhouse.core.errors import ObjectExists, StoreError, StoreMisconfigured
+from streamhouse.core.errors import (
+    ObjectExists,
+    StoreCredentialsMissing,
+    StoreError,
+    StoreMisconfigured,
+    StoreUnavailable,
+)
 from streamhouse.core.randomness import Randomness
 from streamhouse.objectstore.cloud import CloudStore
 from streamhouse.objectstore.contract import ObjectStore
 from streamhouse.objectstore.keys import ProbeKey
+
+WAIT_S: Final = 30.0  # as long as for PostgreSQL
+TELL_WAITING_S: Final = 2.0  # a person at a terminal begins to wonder; a server that restarts is back by then
+_FIRST_PAUSE_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+async def wait_for_store(
+    store: ObjectStore, *, clock: Clock, randomness: Randomness, attempt_timeout_s: float, wait_s: float = WAIT_S
+) -> None:
+    """``check_store`` until the store answers. Says on the way what it waits for.
+
+    Raises StoreUnavailable when the time is up, and at once what no waiting helps against: credentials that are wrong
+    or missing, a bucket that does not exist, a server that does not keep its word.
+    """
+    loop = asyncio.get_running_loop()
+    deadline_s, pause_s = loop.time() + wait_s, _FIRST_PAUSE_S
+    problem = StoreUnavailable(f"{store.url} does not answer")
+    telling = loop.call_later(
+        TELL_WAITING_S, lambda: _log.warning("waiting for the object store %s: %s", store.url, problem.message)
+    )
+    try:
+        while True:
+            try:
+                async with asyncio.timeout(min(attempt_timeout_s, max(deadline_s - loop.time(), 0))):
+                    await check_store(store, clock=clock, randomness=randomness)
+                return
+            except StoreCredentialsMissing:
+                raise
+            except StoreUnavailable as error:
+                problem = error
+            except TimeoutError:
+                problem = StoreUnavailable(f"{store.url} does not answer in time")
+            wait = pause_s * randomness.uniform(0.5, 1.0)
+            if loop.time() + wait >= deadline_s:
+                raise problem
+            await asyncio.sleep(wait)
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+    finally:
+        telling.cancel()
 
 
 async def check_store(store: ObjectStore, *, clock: Clock, randomness: Randomness) -> None:

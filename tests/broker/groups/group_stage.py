@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from contextlib import suppress
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from streamhouse.broker.groups.contract import (
 from streamhouse.broker.groups.coordinator import GroupCoordinator
 from streamhouse.broker.groups.offsets import CommitRequest, Outcomes
 from streamhouse.broker.groups.options import GroupOptions
+from streamhouse.broker.nodes import Node
 from streamhouse.core.clock import ManualClock
 from streamhouse.core.errors import StreamHouseError
 from streamhouse.core.ids import PartitionKey, TopicId
@@ -41,11 +43,37 @@ PATIENCE_S = 10.0
 
 
 class View:
-    """The topics, as a cluster view would have them."""
+    """The topics, as a cluster view would have them, and what a test says of slots."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._known: list[Topic] = []
+        self.me: Node | None = Node(node_id=1, agent_id="me", host="here", port=1, rack="")
+        self.leaving: set[SlotKey] = set()
+        self.holders: dict[SlotKey, Node] = {}
+        self.in_store: dict[SlotKey, Node] = {}
+        """Who holds slots by the store's word; known here after a look."""
+        self.looks = 0
+        self._changed = asyncio.Event()
+
+    def coordinator(self, slot: SlotKey) -> Node | None:
+        return self.me if slot in self.leaving else self.holders.get(slot)
+
+    def leaving_epoch(self, slot: SlotKey) -> int | None:
+        return 1 if slot in self.leaving else None
+
+    async def look_at_slots(self) -> None:
+        self.looks += 1
+        self.holders = dict(self.in_store)
+
+    async def wait_changed(self, timeout_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
+
+    def announce(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def topics(self) -> list[Topic]:
         return self._known
@@ -73,13 +101,18 @@ class Agent:
         self.holder = Holder(agent_id=name, incarnation=self.randomness.uuid(), wal_id=self.randomness.uuid())
         self.dropped: list[SlotKey] = []
         self.guard = Guard()
+        self.view = View(store)
+        self.opening: set[SlotKey] = set()
+        self.taking_over: set[SlotKey] = set()
         self.groups = GroupCoordinator(
             metadata=store,
-            view=View(store),
+            view=self.view,
             clock=clock,
             randomness=self.randomness,
             options=options,
             on_dropped=lambda slot, reason: self.dropped.append(slot),
+            opening=lambda slot: slot in self.opening,
+            taking_over=lambda slot: slot in self.taking_over,
         )
 
     async def lease(self, slot: SlotKey = SLOT) -> Lease:

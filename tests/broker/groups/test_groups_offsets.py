@@ -27,19 +27,19 @@ async def test_a_commit_is_read_back_with_epoch_and_metadata(stage: Stage) -> No
 
 async def test_each_partition_has_its_own_error(stage: Stage) -> None:
     topic = await stage.topic()
-    good, long, negative, _ = topic.partition_keys()
+    good, long, broken, _ = topic.partition_keys()
     missing = PartitionKey(TopicId(stage.uuid()), 0)
     await stage.first.lead()
     outcomes = await stage.first.commit_all(
         [
             OffsetCommit(key=good, offset=1),
             OffsetCommit(key=long, offset=1, metadata="x" * 4_097),
-            OffsetCommit(key=negative, offset=-5),
+            OffsetCommit(key=broken, offset=1, metadata="\ud800"),
             OffsetCommit(key=missing, offset=1),
         ]
     )
     codes = {key: 0 if error is None else error.kafka_code for key, error in outcomes.items()}
-    assert codes == {good: 0, long: 12, negative: 42, missing: 3}
+    assert codes == {good: 0, long: 12, broken: 42, missing: 3}
     assert await stage.first.fetch(good) == 1
 
 
@@ -157,5 +157,5 @@ class TestSlowStore:
             return await asyncio.Event().wait()
 
         stage.first.store.fetch_offsets = for_ever  # type: ignore[method-assign, assignment]
-        assert await code(stage.first.groups.offsets.fetch(GROUP, keys=None)) == 15
+        assert await code(stage.first.groups.offsets.fetch(GROUP, keys=None)) == 14, "librdkafka does not repeat a 15"
         assert SLOT in stage.first.groups.registry.slots

@@ -107,6 +107,7 @@ class Node:
         self.log = log
         self.holder = Holder(agent_id=name, incarnation=cluster.randomness.uuid(), wal_id=wal.wal_id)
         self.dropped: list[tuple[PartitionKey, str]] = []
+        self.alarms: list[str] = []
         self.guards: defaultdict[PartitionKey, Guard] = defaultdict(Guard)
 
     @classmethod
@@ -143,6 +144,7 @@ class Node:
                 max_buffer_bytes=max_buffer_bytes,
             ),
             on_dropped=lambda key, reason: node.dropped.append((key, reason)),
+            on_alarm=lambda words: node.alarms.append(words),
         )
         node = cls(cluster, directory, name, wal, log)
         for key, frames in held_by_partition(recovered.frames()).items():

@@ -10,9 +10,9 @@ from uuid import UUID
 import pytest
 from node import Stage, acked, batch, settle, stored
 
-from streamhouse.core.errors import CorruptFrame, MetadataUnavailable, NotLeader
+from streamhouse.core.errors import MetadataUnavailable, NotLeader
 from streamhouse.core.randomness import SeededRandomness
-from streamhouse.log.leased.recovery import HeldFrame, never_again, sort_frames
+from streamhouse.log.leased.recovery import HeldFrame, SortedFrames, never_again, sort_frames, stranded_words
 from streamhouse.log.wal.task_pump import TaskPump
 from streamhouse.metadata.contract import Durability, EpochStart, MetadataStore, SliceOutcome
 from streamhouse.objectstore.faults import Fault, FaultyStore, ScriptedFaults
@@ -42,7 +42,7 @@ def test_r3_without_a_foreign_epoch_frames_above_the_watermark_are_replayed() ->
     history = [led(1, 0, MINE), led(2, 4, MINE)]
     sorted_ = sort_frames(
         [frame(1, 3), frame(2, 4), frame(3, 5, epoch=2, acks=-1), frame(4, 6, epoch=2, producer=True)],
-        wal_id=MINE, history=history, high_watermark=4, compacted=True, now_ms=10**12, max_age_ms=1, where="t/0",
+        wal_id=MINE, history=history, high_watermark=4, compacted=True, now_ms=10**12, max_age_ms=1,
     )  # fmt: skip
     assert (lsns(sorted_.committed), lsns(sorted_.replay)) == ([1], [2, 3, 4])
     assert (sorted_.resubmit, sorted_.dropped) == ([], [])
@@ -53,7 +53,7 @@ def test_r3_a_foreign_epoch_bounds_what_was_committed_even_below_the_watermark()
     history = [led(1, 0, MINE), led(2, 4, OTHER), led(3, 9, MINE)]
     sorted_ = sort_frames(
         [frame(1, 3), frame(2, 4)],
-        wal_id=MINE, history=history, high_watermark=9, compacted=False, now_ms=1_500, max_age_ms=1_000, where="t/0",
+        wal_id=MINE, history=history, high_watermark=9, compacted=False, now_ms=1_500, max_age_ms=1_000,
     )  # fmt: skip
     assert (lsns(sorted_.committed), lsns(sorted_.replay), lsns(sorted_.resubmit)) == ([1], [], [2])
 
@@ -73,18 +73,48 @@ def test_r4_what_may_not_come_back_is_dropped(held: HeldFrame, compacted: bool) 
     history = [led(1, 0, MINE), led(2, 4, OTHER), led(3, 9, MINE)]
     sorted_ = sort_frames(
         [held],
-        wal_id=MINE, history=history, high_watermark=9, compacted=compacted, now_ms=1_500, max_age_ms=1_000, where="t",
+        wal_id=MINE, history=history, high_watermark=9, compacted=compacted, now_ms=1_500, max_age_ms=1_000,
     )  # fmt: skip
     assert (lsns(sorted_.dropped), sorted_.resubmit) == ([2], [])
 
 
-def test_r2_a_wal_that_begins_above_the_watermark_is_refused() -> None:
-    with pytest.raises(CorruptFrame, match="offset 6 where 4 must follow"):
-        sort_frames(
-            [frame(1, 6)],
-            wal_id=MINE, history=[led(1, 0, MINE)], high_watermark=4,
-            compacted=False, now_ms=0, max_age_ms=0, where="t",
-        )  # fmt: skip
+def sort_above_a_gap(frames: list[HeldFrame], *, wal_is_durable: bool = False) -> SortedFrames:
+    return sort_frames(
+        frames,
+        wal_id=MINE, history=[led(1, 0, MINE), led(2, 4, MINE), led(3, 4, MINE)], high_watermark=4,
+        compacted=False, now_ms=1_500, max_age_ms=1_000, epoch=3, wal_is_durable=wal_is_durable,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("wal_is_durable", [False, True])
+def test_r23_frames_behind_a_gap_are_stranded_and_those_before_it_are_replayed(wal_is_durable: bool) -> None:
+    frames = [frame(1, 3), frame(2, 4), frame(3, 5), frame(4, 7), frame(5, 8, acks=-1)]
+    sorted_ = sort_above_a_gap(frames, wal_is_durable=wal_is_durable)
+    assert (lsns(sorted_.committed), lsns(sorted_.replay), lsns(sorted_.stranded)) == ([1], [2, 3], [4, 5])
+    assert (sorted_.end_offset, sorted_.resubmit, sorted_.dropped) == (6, [], [])
+    words = stranded_words("orders/0", sorted_)
+    assert "orders/0: the metadata store says that the log ends at offset 6" in words
+    assert "holds 2 records at offsets 7 to 8; offsets 6 to 6 are in neither" in words
+
+
+@pytest.mark.parametrize(
+    "held",
+    [frame(1, 4, epoch=3), frame(1, 4, epoch=5), frame(1, 3, epoch=2)],
+    ids=["the epoch just acquired", "a later epoch", "an offset below the start of its epoch"],
+)
+def test_r23_frames_of_a_leadership_that_the_store_has_lost_are_stranded(held: HeldFrame) -> None:
+    """Its epochs are given once more, and frames of both leaderships carry the same number."""
+    assert lsns(sort_above_a_gap([held]).stranded) == [1]
+
+
+def test_r23_frames_of_an_epoch_that_was_given_to_another_wal_are_not_taken_for_committed() -> None:
+    history = [led(1, 0, MINE), led(2, 4, OTHER), led(3, 9, OTHER), led(4, 9, MINE)]
+    sorted_ = sort_frames(
+        [frame(1, 5, epoch=2), frame(2, 6, epoch=2, acks=-1)],
+        wal_id=MINE, history=history, high_watermark=9,
+        compacted=False, now_ms=1_500, max_age_ms=1_000, epoch=4,
+    )  # fmt: skip
+    assert (lsns(sorted_.resubmit), lsns(sorted_.dropped), sorted_.committed) == ([1], [2], [])
 
 
 def test_r4_frames_nobody_else_has_led_over_are_kept_for_ever() -> None:

@@ -88,3 +88,23 @@ async def test_a_write_that_waits_goes_on_when_a_deleted_topics_frames_are_let_g
         assert await node.log.sweep_held() == 1
         await settle()
         assert waits.done()
+
+
+async def test_a_write_that_waits_for_the_disk_goes_on_when_there_is_room_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The WAL's disk has no room for a file. Nothing is synced and nothing is committed when there is room again."""
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic()
+        node = await stage.node()
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        full = True
+        monkeypatch.setattr(type(node.wal), "is_full", lambda wal, size_bytes: full)
+        waiting = asyncio.create_task(node.log.wait_writable(key, 1000))
+        await settle()
+        assert not waiting.done()
+        full = False
+        node.log.look_for_room()
+        await settle()
+        assert waiting.done()

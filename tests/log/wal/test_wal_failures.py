@@ -14,7 +14,7 @@ from wal_harness import PUMPS, SMALL, Gate, a_wal, add, add_many, contents, open
 from streamhouse.core.errors import WalFailed, WalOutcomeUnknown
 from streamhouse.log.wal import TaskPump, ThreadPump, Wal
 from streamhouse.log.wal.files import WalFiles
-from streamhouse.log.wal.pump import SyncReport
+from streamhouse.log.wal.pump import Reports, SyncReport
 from streamhouse.log.wal.state import PrepareSpare
 
 pytestmark = pytest.mark.parametrize("kind", PUMPS)
@@ -67,7 +67,7 @@ async def test_r11_after_a_failed_fdatasync_nothing_is_acknowledged_any_more(kin
         assert contents(recovered)[1] == b"good"
 
 
-async def test_r11_a_full_disk_stops_acknowledgements(kind: str) -> None:
+async def test_r11_a_frame_that_finds_the_disk_full_half_way_stops_acknowledgements(kind: str) -> None:
     disk = FakeDisk()
     wal, _ = await opened(disk, pump=PUMPS[kind]())
     await wal.wait_synced(add(wal))
@@ -155,20 +155,20 @@ async def test_r11_a_report_that_comes_late_is_not_believed(kind: str, monkeypat
     """One lane fails while the other's success is already on its way to the event loop."""
     heard: list[int] = []
 
-    callbacks: dict[str, Any] = {}
+    told: list[Reports] = []
     pump = PUMPS[kind]()
     start = pump.start
 
-    def recording(files: WalFiles, **given: Any) -> None:
-        callbacks.update(given)
-        start(files, **given)
+    def recording(files: WalFiles, reports: Reports, **given: Any) -> None:
+        told.append(reports)
+        start(files, reports, **given)
 
     monkeypatch.setattr(pump, "start", recording)
     wal, _ = await opened(FakeDisk(), pump=pump)
     wal.on_synced(heard.append)
     add(wal)
-    callbacks["on_failed"](OSError(errno.EIO, "the other lane"))
-    callbacks["on_synced"](SyncReport(lsn=1, generation=1, sync_seconds=0.0, longest_sync_seconds=0.0))
+    told[0].on_failed(OSError(errno.EIO, "the other lane"))
+    told[0].on_synced(SyncReport(lsn=1, generation=1, sync_seconds=0.0, longest_sync_seconds=0.0))
     assert (heard, wal.synced_lsn) == ([], 0)
     await wal.close()
 

@@ -254,7 +254,7 @@ async def test_r6_a_registered_intent_is_adopted_whatever_the_horizon(backend: B
     await query.register(manifest)
     await backend.advance(1)
     await backend.store.raise_gc_horizon(backend.now_ms)
-    assert await backend.store.find_unreferenced([manifest.slices[0].object.key]) == set()
+    assert await backend.unreferenced(manifest.slices[0].object.key) == set()
     outcome = await backend.store.adopt_intent(query.key(), 0, epoch=1, base_offset=0)
     assert outcome.verdict is Verdict.COMMITTED
 
@@ -297,12 +297,12 @@ async def test_r7_an_adopted_object_lives_as_long_as_its_entries(backend: Backen
     await query.register(manifest)
     await query.adopt_all(0)
     await query.register(query.manifest(1, 0))
-    assert await backend.store.find_unreferenced([object_key]) == set()
+    assert await backend.unreferenced(object_key) == set()
     await backend.advance(10)
-    assert await backend.store.list_dereferenced(grace_ms=0, limit=10) == []
+    assert await backend.garbage() == []
     await backend.store.advance_log_start(key, 2)
     await backend.advance(10)
-    assert [one.key for one in await backend.store.list_dereferenced(grace_ms=0, limit=10)] == [object_key]
+    assert await backend.garbage() == [object_key]
 
 
 async def test_r7_one_blob_of_many_shares_lives_until_its_last_entry_goes(backend: Backend) -> None:
@@ -314,10 +314,10 @@ async def test_r7_one_blob_of_many_shares_lives_until_its_last_entry_goes(backen
     await query.adopt_all(0)
     for key, end in ((one, 1), (two, 1), (one, 2)):
         await backend.advance(10)
-        assert await backend.store.list_dereferenced(grace_ms=0, limit=10) == []
+        assert await backend.garbage() == []
         await backend.store.advance_log_start(key, end)
     await backend.advance(10)
-    assert [found.key for found in await backend.store.list_dereferenced(grace_ms=0, limit=10)] == [blob.key]
+    assert await backend.garbage() == [blob.key]
 
 
 async def test_r7_what_is_adopted_is_held_by_its_entries_alone(backend: Backend) -> None:
@@ -331,15 +331,14 @@ async def test_r7_what_is_adopted_is_held_by_its_entries_alone(backend: Backend)
     await backend.store.adopt_intent(query.key(), 0, epoch=1, base_offset=0)
     await backend.store.advance_log_start(one, 3)
     await backend.advance(1)
-    assert await backend.store.list_dereferenced(grace_ms=0, limit=10) == []
+    assert await backend.garbage() == []
     await backend.store.adopt_intent(query.key(), 1, epoch=1, base_offset=0)
     await backend.store.adopt_intent(query.key(), 1, epoch=1, base_offset=0)
-    assert await backend.store.list_dereferenced(grace_ms=0, limit=10) == []
+    assert await backend.garbage() == []
     await backend.store.advance_log_start(two, 6)
     await backend.advance(1)
-    gone = await backend.store.list_dereferenced(grace_ms=0, limit=10)
-    assert {each.key for each in gone} == {shared.key, own.key}
-    assert await backend.store.forget_objects([shared.key, own.key]) == 2
+    assert set(await backend.garbage()) == {shared.key, own.key}
+    assert await backend.store.forget_objects([shared.key, own.key]) == {shared.key, own.key}
 
 
 async def test_r7_entries_keep_their_objects_when_the_next_batch_replaces_the_manifest(backend: Backend) -> None:
@@ -348,7 +347,7 @@ async def test_r7_entries_keep_their_objects_when_the_next_batch_replaces_the_ma
         await query.register(query.manifest(number))
         await query.adopt_all(number)
         await backend.advance(1)
-        assert await backend.store.list_dereferenced(grace_ms=0, limit=10) == []
+        assert await backend.garbage() == []
     entries = [entry for key in query.topic.partition_keys() for entry in await backend.entries(key)]
-    assert await backend.store.forget_objects([entry.object_key for entry in entries]) == 0
-    assert await backend.store.find_unreferenced([entry.object_key for entry in entries]) == set()
+    assert await backend.store.forget_objects([entry.object_key for entry in entries]) == set()
+    assert await backend.unreferenced(*[entry.object_key for entry in entries]) == set()

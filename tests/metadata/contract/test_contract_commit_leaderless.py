@@ -169,7 +169,7 @@ async def test_r14_a_slice_of_nothing_new_is_committed_without_an_entry(backend:
     assert (outcome.verdict, outcome.base_offset, outcome.end_offset) == (Verdict.COMMITTED, -1, -1)
     assert (outcome.high_watermark, told(outcome)) == (2, [(DUPLICATE, 0), (DUPLICATE, 0)])
     assert len(await backend.entries(key)) == 1
-    assert await backend.store.find_unreferenced([blob.key]) == {blob.key}
+    assert await backend.unreferenced(blob.key) == {blob.key}
     await commit(backend, key, batch(3))
     (again,) = await backend.store.commit_leaderless(append, blob, [leaderless_slice(key, one, one)])
     assert again == dataclasses.replace(outcome, repeated=True)

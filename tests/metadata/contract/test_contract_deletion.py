@@ -202,7 +202,7 @@ async def test_deletion_takes_intents_with_it(backend: Backend) -> None:
     with pytest.raises(NotFound):
         await backend.store.adopt_intent(key, 0, epoch=led.epoch, base_offset=0)
     await backend.advance(1)
-    assert [one.key for one in await backend.store.list_dereferenced(grace_ms=0, limit=10)] == [ref.key]
+    assert await backend.garbage() == [ref.key]
 
 
 async def test_r7_entries_of_a_deleted_topic_hold_their_objects_until_purged(backend: Backend) -> None:
@@ -212,11 +212,12 @@ async def test_r7_entries_of_a_deleted_topic_hold_their_objects_until_purged(bac
         await led.append(batch(2), ref=ref)
     await backend.store.delete_topic(led.key.topic_id)
     await backend.advance(10)
-    assert await backend.store.list_dereferenced(grace_ms=0, limit=10) == []
-    assert await backend.store.find_unreferenced([ref.key for ref in refs]) == set()
+    assert await backend.garbage() == []
+    assert await backend.unreferenced(*[ref.key for ref in refs]) == set()
     purged = [await backend.store.purge_deleted_topics(limit=2) for _ in range(4)]
     assert purged == [2, 2, 1, 0]
     await backend.advance(1)
+    await backend.raise_horizon()
     found = await backend.store.list_dereferenced(grace_ms=0, limit=10)
     assert {one.key for one in found} == {ref.key for ref in refs}
     assert all(one.dereferenced_at_ms == backend.now_ms - 1 for one in found)
@@ -252,7 +253,7 @@ async def test_purging_leaves_living_topics_alone(backend: Backend) -> None:
     assert await backend.store.purge_deleted_topics(limit=100) == 0
     assert len(await backend.entries(kept.key)) == 1
     await backend.advance(1)
-    assert await backend.store.list_dereferenced(grace_ms=0, limit=10) == []
+    assert await backend.garbage() == []
 
 
 async def test_purging_a_recreated_name_takes_only_the_old_topic_s_entries(backend: Backend) -> None:
@@ -277,6 +278,7 @@ async def test_r7_deletion_lets_go_of_a_pending_compaction(backend: Backend) -> 
     while await backend.store.purge_deleted_topics(limit=100):
         pass
     await backend.advance(1)
+    await backend.raise_horizon()
     found = await backend.store.list_dereferenced(grace_ms=0, limit=10)
     assert target.key in {one.key for one in found}
     assert len(found) == 3

@@ -397,10 +397,10 @@ async def test_what_is_too_large_or_makes_no_sense_is_refused(backend: Backend) 
     with pytest.raises(LimitExceeded):
         await backend.store.commit_offsets(GROUP, fence, [long_note])
     for commits in (
-        [OffsetCommit(key=key, offset=-1)],
+        [OffsetCommit(key=key, offset=-(2**63) - 1)],
         [OffsetCommit(key=key, offset=2**63)],
         [OffsetCommit(key=key, offset=1), OffsetCommit(key=key, offset=2)],
-        [OffsetCommit(key=key, offset=1, metadata="a\0b")],
+        [OffsetCommit(key=key, offset=1, metadata="a\ud800b")],
     ):
         with pytest.raises(InvalidRequest):
             await backend.store.commit_offsets(GROUP, fence, commits)

@@ -59,7 +59,7 @@ ASKING_BY_TEXT: dict[str, WithText] = {
     "commit_offsets_simple": lambda b, led, text: b.store.commit_offsets_simple(
         text, [OffsetCommit(key=led.key, offset=1, metadata=text)]
     ),
-    "find_unreferenced": lambda b, led, text: b.store.find_unreferenced([text]),
+    "find_unreferenced": lambda b, led, text: b.store.find_unreferenced({text: 0}),
     "forget_objects": lambda b, led, text: b.store.forget_objects([text]),
     "create_pin": lambda b, led, text: b.store.create_pin(b.uuid(), owner=text, ttl_ms=1000),
     "acquire_claim": lambda b, led, text: b.store.acquire_claim(text, owner=text, ttl_ms=1000),

@@ -56,7 +56,7 @@ async def test_r8_a_retry_that_routes_rows_differently_discards_its_own(backend:
     states = await backend.store.get_partitions(query.topic.partition_keys())
     assert [state.high_watermark for state in states] == [2, 2, 0]
     losers = [piece.object.key for piece in retry.slices]
-    assert await backend.store.find_unreferenced(losers) == set(losers)
+    assert await backend.unreferenced(*losers) == set(losers)
 
 
 async def test_r8_of_concurrent_manifests_one_wins(backend: Backend) -> None:

@@ -175,12 +175,12 @@ class LeasedModel:
     async def check_references(self) -> None:
         """R7: exactly the objects that something names are kept; all others had their end noted."""
         await self.backend.advance(1)
-        gone = {one.key for one in await self.backend.store.list_dereferenced(grace_ms=0, limit=10_000)}
+        gone = set(await self.backend.garbage())
         named = {entry[2] for entry in self.entries}
         if self.pending is not None:
             named.add(self.pending.object.key)
         assert self.objects & gone == self.objects - named
-        assert await self.backend.store.find_unreferenced(sorted(self.objects)) == set()
+        assert await self.backend.unreferenced(*sorted(self.objects)) == set()
 
 
 small = st.integers(0, 30)

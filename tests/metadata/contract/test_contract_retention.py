@@ -63,7 +63,7 @@ async def log_of(backend: Backend, entries: int) -> tuple[LedPartition, tuple[En
 
 async def dereferenced(backend: Backend) -> list[str]:
     await backend.advance(1)
-    return sorted(one.key for one in await backend.store.list_dereferenced(grace_ms=0, limit=100))
+    return sorted(await backend.garbage())
 
 
 async def interrupted(

@@ -7,7 +7,8 @@ import pytest
 from builders import batch, leased_slice
 from scenes import append_id, flush_slices, holder, topic, uploaded
 
-from streamhouse.metadata.contract import AcquireVerdict, HeldLease, Verdict
+from streamhouse.metadata.contract import AcquireVerdict, HeldLease, OffsetCommit, Verdict
+from streamhouse.metadata.migrations import load_migrations
 from streamhouse.metadata.postgres.store import PostgresMetadata
 from streamhouse.testing.services import PostgresService
 
@@ -171,3 +172,28 @@ async def test_a_leaderless_topic_cannot_be_leased_by_hand(
     await topic(store, "orders", leaderless=True)
     with pytest.raises(asyncpg.CheckViolationError, match="leaderless"):
         await operator.execute(ACQUIRE)
+
+
+async def test_offset_metadata_from_before_the_mark_is_read_as_it_was(
+    store: PostgresMetadata, operator: asyncpg.Connection
+) -> None:
+    """A process of the version before may write a text that begins with the mark, and is no base64."""
+    (key,) = await topic(store)
+    for text in ("plain", "\x01 not base64", "\x01", "\x01//8="):
+        await store.commit_offsets_simple("g", [OffsetCommit(key=key, offset=1)])
+        await operator.execute("UPDATE group_offsets SET metadata = $1", text)
+        found = (await store.fetch_offsets("g"))[key].metadata
+        assert found == ("" if text == "\x01" else text)
+
+
+async def test_the_migration_keeps_a_text_that_happens_to_begin_with_the_mark(
+    store: PostgresMetadata, operator: asyncpg.Connection
+) -> None:
+    migrations = load_migrations("streamhouse.metadata.postgres")
+    (script,) = [each.sql for each in migrations if each.name == "offset_metadata"]
+    (key,) = await topic(store)
+    for text in ("plain", "\x01AA==", "\x01" + "long " * 100):
+        await store.commit_offsets_simple("g", [OffsetCommit(key=key, offset=1)])
+        await operator.execute("UPDATE group_offsets SET metadata = $1", text)
+        await operator.execute(script)
+        assert (await store.fetch_offsets("g"))[key].metadata == text

@@ -268,3 +268,23 @@ async def test_a_deletion_takes_along_what_was_written_while_it_waited(
     assert await store.fetch_offsets("readers") == {}
     assert await store.commit_offsets_simple("readers", [OffsetCommit(key=key, offset=6)]) == [key]
     assert await store.fetch_offsets("readers") == {}
+
+
+async def test_r24_a_horizon_raised_in_some_partitions_only_makes_no_garbage(
+    store: PostgresMetadata, operator: asyncpg.Connection
+) -> None:
+    """Raising it takes several transactions. A vacuum cut off between two has not fenced the last partition."""
+    one, _ = await topic(store, "blobs", 2, leaderless=True)
+    blob, orphan = uploaded(created_at_ms=1_000), uploaded(created_at_ms=1_000)
+    await store.commit_leaderless(append_id(), blob, blob_slices([one]))
+    await store.advance_log_start(one, 1)
+    await operator.execute("UPDATE objects SET dereferenced_at = 2000")
+    await store.raise_gc_horizon(5_000)
+    await operator.execute("UPDATE partitions SET gc_horizon_ms = 0 WHERE partition_id = 1")
+    assert await store.list_dereferenced(grace_ms=0, limit=10) == []
+    assert await store.find_unreferenced({orphan.key: orphan.created_at_ms}) == set()
+    assert await store.forget_objects([blob.key]) == set()
+    assert await store.raise_gc_horizon(5_000) == 5_000
+    assert [each.key for each in await store.list_dereferenced(grace_ms=0, limit=10)] == [blob.key]
+    assert await store.find_unreferenced({orphan.key: orphan.created_at_ms}) == {orphan.key}
+    assert await store.forget_objects([blob.key]) == {blob.key}

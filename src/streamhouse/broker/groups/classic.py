@@ -7,7 +7,7 @@ Must not know the store, a clock or a connection.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from streamhouse.broker.groups.admission import check_join
 from streamhouse.broker.groups.contract import (
@@ -130,6 +130,7 @@ class ClassicGroup(Rebalancing):
             if held is not None:
                 self._answer(held, fenced)
         self._timer(TimerKey(TimerKind.SESSION, old_id), None)
+        self._not_silent(old_id)
         self._unsynced.discard(old_id)
         self._heard_of(member, now_ms)
         self._update(member, request, ticket)
@@ -275,6 +276,8 @@ class ClassicGroup(Rebalancing):
                 self._on_join_timer(now_ms)
             case TimerKind.SYNC:
                 self._on_sync_timer(now_ms)
+            case TimerKind.SILENCE:
+                self._on_silence_timer(now_ms)
             case TimerKind.PENDING if key.member_id in self.pending:
                 self._drop_pending(key.member_id)
                 self._complete_if_all_joined(now_ms)
@@ -301,10 +304,10 @@ class ClassicGroup(Rebalancing):
                 self._answer(ticket, error)
         return self._take()
 
-    def resume(self, now_ms: int) -> Effects:
-        """After being loaded: every member has its whole session, and the rebalance under way its whole time."""
-        for member in self.roster:
-            self._heard_of(member, now_ms)
+    def resume(self, silent_ms: Mapping[str, int], now_ms: int) -> Effects:
+        """After being loaded: every member has its whole session, less what it has been silent for at earlier
+        coordinators (silence.py); the rebalance under way has its whole time."""
+        self._taken_over({member.member_id: member.session_timeout_ms for member in self.roster}, silent_ms, now_ms)
         if self.state is GroupState.PREPARING_REBALANCE:
             self._timer(JOIN, now_ms + self.roster.rebalance_timeout_ms())
         elif self.state is GroupState.COMPLETING_REBALANCE:

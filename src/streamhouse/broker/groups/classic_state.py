@@ -53,6 +53,7 @@ def snapshot(group: ClassicGroup) -> ClassicSnapshot:
         protocol_name=group.protocol_name,
         leader=group.roster.leader,
         members=members,
+        silent=group.silence.marks(),
     )
 
 
@@ -74,7 +75,7 @@ def restore(group: ClassicGroup, saved: ClassicSnapshot, now_ms: int) -> Effects
             )
         )
     group.roster.leader = saved.leader
-    return group.resume(now_ms)
+    return group.resume(dict(saved.silent), now_ms)
 
 
 def subscribes(group: ClassicGroup, topic: str) -> bool:

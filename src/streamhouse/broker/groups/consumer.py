@@ -97,7 +97,7 @@ class ConsumerGroup(Machine):
             self._save()
             self._reassign(topics)
         self._reconcile(member, request.owned, now_ms)
-        self._timer(TimerKey(TimerKind.SESSION, member.member_id), now_ms + self._options.consumer_session_timeout_ms)
+        self._heard_of(member, now_ms)
         missed_one = request.member_epoch != had_epoch
         tell = is_full(request) or missed_one or member.assigned != had
         return ConsumerHeartbeatResult(
@@ -155,8 +155,7 @@ class ConsumerGroup(Machine):
         """A static member came back under a new id: it goes on with what it had."""
         assigned = static.assigned
         self.roster.remove(static)
-        self._timer(TimerKey(TimerKind.SESSION, static.member_id), None)
-        self._timer(TimerKey(TimerKind.REVOKE, static.member_id), None)
+        self._end_timers(static)
         static.member_id, static.member_epoch, static.previous_epoch = request.member_id, 0, 0
         static.state = Reconciliation.STABLE
         self.roster.add(static)
@@ -204,8 +203,7 @@ class ConsumerGroup(Machine):
             member.member_epoch, member.state = _AWAY, Reconciliation.STABLE
             self.roster.hold(member, assigned=member.assigned, revoking=_NONE)
             self._timer(TimerKey(TimerKind.REVOKE, member.member_id), None)
-            session_end_ms = now_ms + self._options.consumer_session_timeout_ms
-            self._timer(TimerKey(TimerKind.SESSION, member.member_id), session_end_ms)
+            self._heard_of(member, now_ms)
             self._save()
         else:
             self._remove(member, topics)
@@ -230,6 +228,9 @@ class ConsumerGroup(Machine):
         return self._take()
 
     def on_timer(self, key: TimerKey, topics: Mapping[str, TopicFact], now_ms: int) -> Effects:
+        if key.kind is TimerKind.SILENCE:
+            self._on_silence_timer(now_ms)
+            return self._take()
         member = self.roster.get(key.member_id)
         if member is not None and key.kind in (TimerKind.SESSION, TimerKind.REVOKE):
             self._remove(member, topics)
@@ -237,10 +238,19 @@ class ConsumerGroup(Machine):
 
     def _remove(self, member: ConsumerMember, topics: Mapping[str, TopicFact]) -> None:
         self.roster.remove(member)
-        self._timer(TimerKey(TimerKind.SESSION, member.member_id), None)
-        self._timer(TimerKey(TimerKind.REVOKE, member.member_id), None)
+        self._end_timers(member)
         self._save()
         self._reassign(topics)
+
+    def _end_timers(self, member: ConsumerMember) -> None:
+        """It is gone, or goes on under another id."""
+        self._not_silent(member.member_id)
+        self._timer(TimerKey(TimerKind.SESSION, member.member_id), None)
+        self._timer(TimerKey(TimerKind.REVOKE, member.member_id), None)
+
+    def _heard_of(self, member: ConsumerMember, now_ms: int) -> None:
+        self._not_silent(member.member_id)
+        self._timer(TimerKey(TimerKind.SESSION, member.member_id), now_ms + self._options.consumer_session_timeout_ms)
 
     def end(self, error: StreamHouseError) -> Effects:
         """Nobody waits here: heartbeats are answered at once."""
@@ -370,17 +380,19 @@ class ConsumerGroup(Machine):
             assignment_epoch=self.assignment_epoch,
             partitions=tuple(self._partitions.items()),
             members=tuple(member.snapshot() for member in self.roster),
+            silent=self.silence.marks(),
         )
 
     def restore(self, snapshot: ConsumerSnapshot, now_ms: int) -> Effects:
-        """Go on where another coordinator was: every member has its whole session."""
+        """Go on where another coordinator was: every member has its whole session, less what it has been silent for at
+        earlier coordinators (silence.py). A member that sends a heartbeat goes on with what it has, at once."""
         self.assignment_epoch = snapshot.assignment_epoch
         self._partitions = dict(snapshot.partitions)
         for saved in snapshot.members:
             member = ConsumerMember.restored(saved)
             self.roster.add(member)
-            session_end_ms = now_ms + self._options.consumer_session_timeout_ms
-            self._timer(TimerKey(TimerKind.SESSION, member.member_id), session_end_ms)
             if member.state is Reconciliation.UNREVOKED:
                 self._timer(TimerKey(TimerKind.REVOKE, member.member_id), now_ms + member.rebalance_timeout_ms)
+        sessions_ms = {member.member_id: self._options.consumer_session_timeout_ms for member in self.roster}
+        self._taken_over(sessions_ms, dict(snapshot.silent), now_ms)
         return self._take()

@@ -32,6 +32,8 @@ class TimerKind(StrEnum):
     """The group's: who has not asked for the assignment by now is out."""
     REVOKE = "revoke"
     """A member's: has not let go of what it must."""
+    SILENCE = "silence"
+    """The group's: after a take-over, write down which members have not been heard of yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
     members      join, sync, heartbeat, leave                      membership.py
     offsets      commit, fetch, delete                             offsets.py
     inspection   describe, list, delete                            inspection.py
+    places       which agent coordinates a group                   places.py
 
 Decides nothing itself: the machines do (classic.py, consumer.py).
 """
@@ -16,7 +17,7 @@ from streamhouse.broker.groups.inspection import Inspection
 from streamhouse.broker.groups.membership import Membership
 from streamhouse.broker.groups.offsets import Offsets
 from streamhouse.broker.groups.options import GroupOptions
-from streamhouse.broker.groups.registry import Registry, TopicSource
+from streamhouse.broker.groups.registry import GroupsView, Registry
 from streamhouse.cluster.lease_table import LeaseGuard
 from streamhouse.core.clock import Clock
 from streamhouse.core.randomness import Randomness
@@ -30,20 +31,28 @@ class GroupCoordinator:
         self,
         *,
         metadata: MetadataStore,
-        view: TopicSource,
+        view: GroupsView,
         clock: Clock,
         randomness: Randomness,
         options: GroupOptions | None = None,
         on_dropped: Callable[[SlotKey, str], None] = lambda slot, reason: None,
+        opening: Callable[[SlotKey], bool] = lambda slot: False,
+        taking_over: Callable[[SlotKey], bool] = lambda slot: False,
     ) -> None:
-        """``on_dropped``: told when the store says that a slot is another's; the lease must not outlive that."""
+        """``on_dropped``: told when the store says that a slot is another's; the lease must not outlive that.
+
+        ``opening``, ``taking_over``: whether this agent is about to serve a slot; see Places.
+        """
         self.registry = Registry(
             metadata=metadata,
             view=view,
             clock=clock,
             options=options or GroupOptions(),
             on_dropped=on_dropped,
+            opening=opening,
+            taking_over=taking_over,
         )
+        self.places = self.registry.places
         self.members = Membership(self.registry, randomness)
         self.offsets = Offsets(self.registry)
         self.inspection = Inspection(self.registry)
@@ -51,7 +60,7 @@ class GroupCoordinator:
 
     @staticmethod
     def slot_of(group_id: str) -> SlotKey:
-        """Where a group lives; whoever holds that slot coordinates it."""
+        """The slot of a group; the agent that holds it coordinates the group."""
         return slot_of(group_id)
 
     def start(self) -> None:

@@ -35,6 +35,7 @@ class Inspection:
 
     async def describe_classic(self, group_id: str) -> ClassicGroupView:
         """Raises GroupNotFound, also for a group of the other kind."""
+        await self._registry.ready(group_id)
         slot = self._registry.slot_for(group_id)
         cell = slot.cells.get(group_id)
         if cell is None:
@@ -48,6 +49,7 @@ class Inspection:
 
     async def describe_consumer(self, group_id: str) -> ConsumerGroupView:
         """Raises GroupNotFound, also for a classic group: the admin client then asks for that."""
+        await self._registry.ready(group_id)
         cell = self._registry.find(group_id)
         if cell is None or not isinstance(cell.machine, ConsumerGroup):
             raise GroupNotFound(f"group {group_id} is not a consumer group")
@@ -89,6 +91,7 @@ class Inspection:
 
     async def delete(self, group_id: str) -> None:
         """With its offsets. Raises GroupNotFound, GroupNotEmpty."""
+        await self._registry.ready(group_id)
         slot = self._registry.slot_for(group_id)
         await self._registry.bounded(slot, self._delete(slot, group_id))
 

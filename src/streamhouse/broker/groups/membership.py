@@ -54,6 +54,7 @@ class Membership:
         """Returns when the generation begins, which may take as long as the slowest member."""
         if not request.group_id:
             raise InvalidGroupId("a group id must not be empty")
+        await self._registry.ready(request.group_id)
         if request.member_id and self._registry.find(request.group_id) is None:
             raise UnknownMember(f"group {request.group_id} has no members")
         cell = self._registry.find_or_make(request.group_id)
@@ -68,12 +69,14 @@ class Membership:
 
     async def sync(self, request: SyncRequest) -> SyncResult:
         """Returns when the leader has assigned."""
+        await self._registry.ready(request.group_id)
         cell, machine = self._classic(request.group_id)
         now_ms = self._registry.now_ms()
         result: SyncResult = await self._registry.ask(cell, lambda ticket: machine.sync(request, ticket, now_ms))
         return result
 
     async def heartbeat(self, group_id: str, *, member_id: str, instance_id: str | None, generation: int) -> None:
+        await self._registry.ready(group_id)
         cell, machine = self._classic(group_id)
         now_ms = self._registry.now_ms()
         await self._registry.ask(
@@ -84,6 +87,7 @@ class Membership:
         """Also how an operator removes members, of either kind of group."""
         if not group_id:
             raise InvalidGroupId("a group id must not be empty")
+        await self._registry.ready(group_id)
         cell = self._registry.find(group_id)
         if cell is None:
             unknown = UnknownMember(f"group {group_id} has no members")
@@ -132,6 +136,7 @@ class Membership:
         if may_be_named and request.member_epoch == 0 and not request.member_id:
             request = replace(request, member_id=str(self._randomness.uuid()))
         check_heartbeat(request)
+        await self._registry.ready(request.group_id)
         cell = self._registry.find(request.group_id)
         if cell is None and request.member_epoch != 0:
             raise GroupNotFound(f"there is no group {request.group_id}")

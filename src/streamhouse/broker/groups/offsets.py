@@ -2,6 +2,11 @@
 
 Nothing is kept in memory: a commit is in the store when it is acknowledged, and a fetch reads it from there, so that
 "no offset" is never said only because something is not loaded. For one group they run one after the other.
+
+A fetch on behalf of no member is answered by every agent, coordinator or not: what it tells is the store's word. A
+refusal would be worse than useless, because librdkafka does not repeat an OffsetFetch that was answered with
+NOT_COORDINATOR or COORDINATOR_NOT_AVAILABLE: its consumer keeps its partitions and reads nothing until the next
+rebalance. For the same reason a store that does not answer is COORDINATOR_LOAD_IN_PROGRESS here, which it does repeat.
 """
 
 from __future__ import annotations
@@ -16,12 +21,14 @@ from streamhouse.broker.groups.consumer import ConsumerGroup
 from streamhouse.broker.groups.contract import GroupState
 from streamhouse.broker.groups.registry import Registry
 from streamhouse.core.errors import (
+    CoordinatorLoading,
     CoordinatorNotAvailable,
     GroupNotEmpty,
     GroupNotFound,
     GroupSubscribed,
     IllegalGeneration,
     LimitExceeded,
+    NotCoordinator,
     OffsetMetadataTooLarge,
     PartitionNotFound,
     StaleMemberEpoch,
@@ -59,6 +66,7 @@ class Offsets:
 
     async def commit(self, request: CommitRequest) -> Outcomes:
         """By partition; raises what holds for all of them."""
+        await self._registry.ready(request.group_id)
         slot = self._registry.slot_for(request.group_id)
         outcomes: Outcomes = {}
         good: dict[PartitionKey, OffsetCommit] = {}
@@ -116,26 +124,44 @@ class Offsets:
         member_id: str | None = None,
         member_epoch: int = -1,
     ) -> Mapping[PartitionKey, CommittedOffset]:
-        """Those of ``keys`` that have one; None: all there are."""
-        slot = self._registry.slot_for(group_id)
-        return await self._registry.bounded(slot, self._fetch(slot, group_id, keys, member_id, member_epoch))
+        """Those of ``keys`` that have one; None: all there are.
+
+        ``member_id``, ``member_epoch``: the KIP-848 member that asks, whose epoch is checked; only its coordinator can.
+        """
+        await self._registry.ready(group_id)
+        asked = None if keys is None else list(dict.fromkeys(keys))
+        is_member = member_id is not None or member_epoch >= 0
+        try:
+            try:
+                slot = self._registry.slot_for(group_id)
+                call = self._fetch(slot, group_id, asked, (member_id or "", member_epoch) if is_member else None)
+                return await self._registry.bounded(slot, call)
+            except NotCoordinator:
+                if is_member:
+                    raise
+                return await self._registry.from_store(self._read(group_id, asked))
+        except CoordinatorNotAvailable as error:
+            raise CoordinatorLoading(str(error)) from error
+
+    async def _read(self, group_id: str, keys: list[PartitionKey] | None) -> Mapping[PartitionKey, CommittedOffset]:
+        return await self._registry.metadata.fetch_offsets(group_id, keys)
 
     async def _fetch(
-        self, slot: Slot, group_id: str, keys: Sequence[PartitionKey] | None, member_id: str | None, member_epoch: int
+        self, slot: Slot, group_id: str, asked: list[PartitionKey] | None, member: tuple[str, int] | None
     ) -> Mapping[PartitionKey, CommittedOffset]:
         cell = slot.cells.get(group_id)
-        asked = None if keys is None else list(dict.fromkeys(keys))
         if cell is None:
             return await self._registry.metadata.fetch_offsets(group_id, asked)
         async with cell.order:
-            if isinstance(cell.machine, ConsumerGroup) and (member_id is not None or member_epoch >= 0):
-                cell.machine.check_commit(member_id or "", member_epoch)
+            if isinstance(cell.machine, ConsumerGroup) and member is not None:
+                cell.machine.check_commit(*member)
             return await self._registry.metadata.fetch_offsets(group_id, asked)
 
     # Delete.
 
     async def delete(self, group_id: str, keys: Mapping[PartitionKey, str]) -> Outcomes:
         """``keys`` with their topics' names. Raises GroupNotFound, GroupNotEmpty (for all of them)."""
+        await self._registry.ready(group_id)
         slot = self._registry.slot_for(group_id)
         return await self._registry.bounded(slot, self._delete(slot, group_id, keys))
 

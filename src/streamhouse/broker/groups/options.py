@@ -35,3 +35,5 @@ class GroupOptions:
     """In one process; about 1 KB each, so that made-up names cannot fill the memory."""
     store_timeout_ms: int = 5_000
     """How long a client waits for the metadata store before it is told to try again."""
+    hand_over_wait_ms: int = 5_000
+    """How long a request waits for a slot that changes hands here; clients give up a request after 30 s or later."""

@@ -1,17 +1,20 @@
-"""A group's state as bytes: what ``metadata.save_group`` keeps and a take-over reads. Version 1.
+"""A group's state as bytes: what ``metadata.save_group`` keeps and a take-over reads. Versions 1 and 2.
 
-    group      = u8 version=1 · u8 kind (1 classic, 2 consumer) · body
+    group      = u8 version · u8 kind (1 classic, 2 consumer) · body · version 2: silent
     classic    = u8 state · str type · str protocol · opt leader · u32 n · n × classic member
       member   = str id · opt instance · str client · str host · i32 session · i32 rebalance
                  · u16 n · n × (str protocol · bytes metadata) · bytes assignment
     consumer   = i32 assignment epoch · u32 n · n × (16 B topic id · u32 partitions) · u32 n · n × consumer member
       member   = str id · opt instance · opt rack · str client · str host · i32 rebalance · u32 n · n × str topic
                  · opt pattern · opt assignor · i32 epoch · i32 previous · u8 state · keys assigned · revoking · target
+    silent     = u32 n · n × (str member id · u32 milliseconds)
     str        = u16 length · UTF-8        opt = u8 0, or u8 1 · str        bytes = u32 length · them
     keys       = u32 topics · each: 16 B topic id · u32 n · n × u32 partition
 
 Big-endian. The generation is in the row itself. An empty payload is a group that only ever had simple commits.
-Does no IO. A changed layout is a new version; this one is read for ever.
+Version 2 is written only while there are silent members (silence.py): after a take-over, if at all. An agent of an
+earlier build, which reads version 1 only, may meet it during an upgrade, and then lets the members join again.
+Does no IO. A changed layout is a new version; these are read for ever.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from streamhouse.broker.groups.contract import GroupState
@@ -36,6 +40,7 @@ from streamhouse.core.ids import PartitionKey, TopicId
 T = TypeVar("T")
 
 _VERSION: Final = 1
+_VERSION_WITH_SILENT: Final = 2
 _CLASSIC: Final = 1
 _CONSUMER: Final = 2
 _STATES: Final = (
@@ -48,8 +53,9 @@ _STATES: Final = (
 
 def encode(group: GroupSnapshot) -> bytes:
     out = _Out()
+    version = _VERSION_WITH_SILENT if group.silent else _VERSION
     if isinstance(group, ClassicSnapshot):
-        out.number("BBB", _VERSION, _CLASSIC, _STATES.index(group.state))
+        out.number("BBB", version, _CLASSIC, _STATES.index(group.state))
         out.text(group.protocol_type)
         out.text(group.protocol_name)
         out.maybe(group.leader)
@@ -57,13 +63,18 @@ def encode(group: GroupSnapshot) -> bytes:
         for classic in group.members:
             _put_classic(out, classic)
     else:
-        out.number("BBiI", _VERSION, _CONSUMER, group.assignment_epoch, len(group.partitions))
+        out.number("BBiI", version, _CONSUMER, group.assignment_epoch, len(group.partitions))
         for topic_id, count in group.partitions:
             out.raw(topic_id.bytes)
             out.number("I", count)
         out.number("I", len(group.members))
         for consumer in group.members:
             out.raw(_consumer_bytes(consumer))
+    if version >= _VERSION_WITH_SILENT:
+        out.number("I", len(group.silent))
+        for member_id, silent_ms in group.silent:
+            out.text(member_id)
+            out.number("I", silent_ms)
     return out.joined()
 
 
@@ -71,14 +82,18 @@ def decode(payload: bytes) -> GroupSnapshot:
     """Raises CorruptDocument, or UnsupportedVersion for what a newer StreamHouse wrote."""
     if not payload:
         return ClassicSnapshot(state=GroupState.EMPTY, protocol_type="", protocol_name="", leader=None, members=())
-    if payload[0] != _VERSION:
-        raise UnsupportedVersion(f"a group's state of version {payload[0]}; this build reads version {_VERSION}")
+    if payload[0] not in (_VERSION, _VERSION_WITH_SILENT):
+        raise UnsupportedVersion(
+            f"a group's state of version {payload[0]}; this build reads versions {_VERSION} and {_VERSION_WITH_SILENT}"
+        )
     source = _In(payload)
     try:
-        _, kind = source.number("BB")
+        version, kind = source.number("BB")
         if kind not in (_CLASSIC, _CONSUMER):
             raise CorruptDocument(f"a group's state of kind {kind}")
-        group = _classic(source) if kind == _CLASSIC else _consumer(source)
+        group: GroupSnapshot = _classic(source) if kind == _CLASSIC else _consumer(source)
+        if version >= _VERSION_WITH_SILENT:
+            group = replace(group, silent=source.many(lambda source: (source.text(), source.number("I")[0])))
     except (struct.error, UnicodeDecodeError, IndexError, ValueError) as error:
         raise CorruptDocument(f"a group's state that cannot be read at byte {source.position}: {error}") from error
     if source.position != len(payload):

@@ -175,6 +175,7 @@ class Rebalancing(Machine):
                 self._answer(ticket, gone)
         self.roster.remove(member_id)
         self._unsynced.discard(member_id)
+        self._not_silent(member_id)
         self._timer(TimerKey(TimerKind.SESSION, member_id), None)
 
     def _drop_pending(self, member_id: str) -> None:
@@ -192,4 +193,5 @@ class Rebalancing(Machine):
                 self._answer(ticket, error)
 
     def _heard_of(self, member: Member, now_ms: int) -> None:
+        self._not_silent(member.member_id)
         self._timer(TimerKey(TimerKind.SESSION, member.member_id), now_ms + member.session_timeout_ms)

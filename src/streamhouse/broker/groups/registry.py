@@ -1,6 +1,6 @@
 """The slots this agent holds and the groups in them: who may be answered, and what becomes of a machine's effects.
 
-    gained   groups of the slot are read from the store; until then CoordinatorLoading
+    gained   groups of the slot are read from the store; until then requests wait, and are told CoordinatorLoading
     losing   those who wait are sent on; what is not saved yet is saved
     lost     those who wait are sent on; nothing is written any more
 
@@ -20,9 +20,10 @@ from streamhouse.broker.groups import classic_state
 from streamhouse.broker.groups.cell import Cell, GroupMachine, Saver, Slot
 from streamhouse.broker.groups.classic import ClassicGroup
 from streamhouse.broker.groups.consumer import ConsumerGroup
-from streamhouse.broker.groups.contract import Answer, Effects, Save, Ticket, Timer, TimerKey, TopicFact
+from streamhouse.broker.groups.contract import Answer, Effects, Save, Ticket, Timer, TimerKey, TimerKind, TopicFact
 from streamhouse.broker.groups.options import GroupOptions
 from streamhouse.broker.groups.payload import decode
+from streamhouse.broker.groups.places import Places, SlotView
 from streamhouse.broker.groups.snapshot import ClassicSnapshot
 from streamhouse.broker.groups.timers import Timers
 from streamhouse.cluster.lease_table import LeaseGuard
@@ -46,6 +47,9 @@ _log: Final = logging.getLogger(__name__)
 _GROUPS_PER_TURN: Final = 50  # read in one go when a slot is taken over, before others get their turn
 _HAND_OVER_S: Final = 5.0  # how long losing waits for what is not saved yet
 _TOPICS_GOOD_FOR_MS: Final = 5_000  # at a start fifty slots are gained at once; one look at the topics serves them all
+_SILENCES_PER_S: Final = 200
+"""Groups whose silent members are written down in one second. When an agent dies, the next one takes over thousands of
+groups at once, whose clients need a few seconds to find it: the rest waits, and most of it turns out to be needless."""
 _MAX_UNDER_WAY: Final = 10_000  # calls to the store that somebody waits for: one a connection
 
 T = TypeVar("T")
@@ -58,19 +62,27 @@ class TopicSource(Protocol):
     async def all_topics(self) -> list[Topic]: ...
 
 
+class GroupsView(TopicSource, SlotView, Protocol):
+    """What a coordinator asks of the cluster view."""
+
+
 class Registry:
     def __init__(
         self,
         *,
         metadata: MetadataStore,
-        view: TopicSource,
+        view: GroupsView,
         clock: Clock,
         options: GroupOptions,
         on_dropped: Callable[[SlotKey, str], None],
+        opening: Callable[[SlotKey], bool],
+        taking_over: Callable[[SlotKey], bool],
     ) -> None:
+        """``opening``, ``taking_over``: see Places."""
         self.metadata = metadata
         self.options = options
-        self.view = view
+        self.view: TopicSource = view
+        self.places = Places(view=view, served=self.serves, opening=opening, taking_over=taking_over)
         self.slots: dict[SlotKey, Slot] = {}
         self._clock = clock
         self._on_dropped = on_dropped
@@ -82,6 +94,8 @@ class Registry:
         self._saver = Saver(metadata, timeout_s=self._timeout_s, deliver=self._deliver, on_fenced=self.drop)
         self._facts: Mapping[str, TopicFact] = {}
         self._learned_ms = -(2**62)
+        self._silences_since_ms = 0
+        self._silences = 0
         self._under_way: set[asyncio.Task[Any]] = set()
 
     def now_ms(self) -> int:
@@ -183,6 +197,17 @@ class Registry:
 
     # Groups.
 
+    def serves(self, key: SlotKey) -> bool:
+        """Whether groups of this slot are answered here now."""
+        slot = self.slots.get(key)
+        return slot is not None and not slot.loading and not slot.closing and slot.authority()
+
+    async def ready(self, group_id: str) -> None:
+        """Wait while the group's slot changes hands here. Every request about a group begins with it."""
+        key = slot_of(group_id)
+        if not self.serves(key) and self.places.is_changing(key):
+            await self.places.wait_settled(key, self.options.hand_over_wait_ms / 1000)
+
     def slot_for(self, group_id: str) -> Slot:
         """Raises NotCoordinator, CoordinatorLoading, InvalidGroupId."""
         try:
@@ -279,6 +304,9 @@ class Registry:
             # Not ours to decide; if it turns out to be ours after all, the member gets a little longer.
             self._timers.set(timed, self.now_ms() + 1000)
             return
+        if key.kind is TimerKind.SILENCE and cell.machine.silence.goes_on and not self._may_write_silence():
+            self._timers.set(timed, self.now_ms() + 1000)
+            return
         try:
             if isinstance(cell.machine, ClassicGroup):
                 self.apply(cell, cell.machine.on_timer(key, self.now_ms()))
@@ -286,6 +314,13 @@ class Registry:
                 self.apply(cell, cell.machine.on_timer(key, self._facts, self.now_ms()))
         except Exception:  # a defect; it must not take the timers of all other groups along
             _log.exception("group %s failed at its %s timer", cell.group_id[:64], key.kind.value)
+
+    def _may_write_silence(self) -> bool:
+        now_ms = self.now_ms()
+        if now_ms - self._silences_since_ms >= 1000:
+            self._silences_since_ms, self._silences = now_ms, 0
+        self._silences += 1
+        return self._silences <= _SILENCES_PER_S
 
     def _deliver(self, cell: Cell, answer: Answer) -> None:
         future = self._waiting.pop(answer.ticket, None)
@@ -302,6 +337,17 @@ class Registry:
     async def bounded(self, slot: Slot, call: Coroutine[Any, Any, T]) -> T:
         """The outcome of a call that uses the store; CoordinatorNotAvailable when it takes too long, though it goes on;
         NotCoordinator when the store, or the clock, says that the slot is another's."""
+        try:
+            result = await self.from_store(call)
+        except StaleEpoch as error:
+            self.drop(slot, str(error))
+            raise NotCoordinator(str(error)) from error
+        if not slot.authority():
+            raise NotCoordinator(f"{slot.fence.slot} has moved to another agent")
+        return result
+
+    async def from_store(self, call: Coroutine[Any, Any, T]) -> T:
+        """The outcome of a call that uses the store and needs no slot; CoordinatorNotAvailable as in ``bounded``."""
         if len(self._under_way) >= _MAX_UNDER_WAY:
             call.close()
             raise CoordinatorNotAvailable("too many wait for the metadata store")
@@ -312,15 +358,11 @@ class Registry:
         if not done:
             raise CoordinatorNotAvailable("the metadata store takes long")
         try:
-            result = task.result()
-        except StaleEpoch as error:
-            self.drop(slot, str(error))
-            raise NotCoordinator(str(error)) from error
+            return task.result()
+        except StaleEpoch:
+            raise
         except MetadataError as error:
             raise CoordinatorNotAvailable(str(error)) from error
-        if not slot.authority():
-            raise NotCoordinator(f"{slot.fence.slot} has moved to another agent")
-        return result
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._under_way.discard(task)

@@ -28,6 +28,8 @@ class ClassicSnapshot:
     protocol_name: str
     leader: str | None
     members: tuple[ClassicMemberSnapshot, ...]
+    silent: tuple[tuple[str, int], ...] = ()
+    """Members that have not been heard of since the last take-over, by id, with milliseconds; see silence.py."""
 
 
 class Reconciliation(IntEnum):
@@ -67,6 +69,8 @@ class ConsumerSnapshot:
     partitions: tuple[tuple[TopicId, int], ...]
     """The topics it was assigned by, with their partition counts then."""
     members: tuple[ConsumerMemberSnapshot, ...]
+    silent: tuple[tuple[str, int], ...] = ()
+    """As in ClassicSnapshot."""
 
 
 GroupSnapshot = ClassicSnapshot | ConsumerSnapshot

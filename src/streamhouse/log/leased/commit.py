@@ -15,7 +15,7 @@ from typing import Final, Protocol, TypeVar
 
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import MetadataError, StoreError
-from streamhouse.core.ids import AppendId
+from streamhouse.core.ids import AppendId, PartitionKey
 from streamhouse.core.outage import Outage
 from streamhouse.core.randomness import Randomness
 from streamhouse.log.leased.pack import PackedObject, Placed, packing
@@ -51,14 +51,21 @@ class FlushHealth:
     metadata_problem: str = ""
     uploads_retried: int = 0
     commits_retried: int = 0
+    objects_stale: int = 0
+    """Objects whose commit was refused because the garbage collector's horizon had passed their stamp (R6)."""
 
 
 @dataclass(slots=True, kw_only=True)
 class StoreStamps:
-    """Creation stamps by the metadata store's clock: vacuum compares them with its own (R6)."""
+    """Creation stamps by the metadata store's clock: vacuum compares them with its own (R6).
+
+    They never go back, whatever the store's clock does, and never stay behind a horizon that was met: a stamp ahead of
+    the store's clock only keeps vacuum from an object for longer, but one behind the horizon is refused.
+    """
 
     metadata: MetadataStore
     clock: Clock
+    _latest_ms: int = 0
     _ahead_ms: int = 0
     _measured_boot_ms: int | None = None
 
@@ -68,7 +75,12 @@ class StoreStamps:
             store_ms = await self.metadata.now_ms()
             self._ahead_ms = store_ms - self.clock.boot_ms()
             self._measured_boot_ms = self.clock.boot_ms()
-        return self.clock.boot_ms() + self._ahead_ms
+        self.rise_to(self.clock.boot_ms() + self._ahead_ms)
+        return self._latest_ms
+
+    def rise_to(self, stamp_ms: int) -> None:
+        """No stamp from now on is earlier than that."""
+        self._latest_ms = max(self._latest_ms, stamp_ms)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,22 +100,28 @@ class Committer:
     stamps: StoreStamps = field(init=False)
     _uploads: Outage = field(init=False)
     _commits: Outage = field(init=False)
+    _stale: Outage = field(init=False)
     _last: asyncio.Future[None] | None = None
 
     def __post_init__(self) -> None:
         self.stamps = StoreStamps(metadata=self.metadata, clock=self.clock)
         self._uploads = Outage("uploading what was written", clock=self.clock, log=_log)
         self._commits = Outage("committing what was written", clock=self.clock, log=_log)
+        self._stale = Outage("the stamps of uploaded objects", clock=self.clock, log=_log)
 
     async def flush(self, large: Sequence[Chunk], small: Sequence[Chunk], turn: Turn) -> None:
         """Bring the chunks into the log. ``turn`` keeps the order of commits; it is passed on whatever happens."""
         try:
             placed = await self._upload(large, small)
             await turn.wait()
+            tries = 0
             while placed:
                 stale = await self._commit(placed)
                 # R11: a definite refusal that is no fence: the same batches again, at the same offsets.
-                placed = await self._upload_again(stale) if stale else []
+                placed = await self._upload_again(stale, tries) if stale else []
+                tries += 1
+            if self._stale.active:
+                self._stale.works()
         finally:
             turn.pass_on()
 
@@ -154,8 +172,24 @@ class Committer:
                     group.create_task(self.put(packed))
         return [placed for packed in objects for placed in packed.placed]
 
-    async def _upload_again(self, chunks: Sequence[Chunk]) -> list[Placed]:
+    async def _upload_again(self, chunks: Sequence[Chunk], tries: int) -> list[Placed]:
+        """With a stamp that the horizon has not passed. The first time at once: vacuum has overtaken a slow upload. If
+        it happens again, something is wrong, and each further upload waits for a pause."""
+        self.health.objects_stale += len(chunks)
+        await self.learn_horizon([chunk.partition.key for chunk in chunks])
+        if tries:
+            self._stale.fails(
+                f"{len(chunks)} partitions: the garbage collector's horizon has passed their objects {tries + 1} times;"
+                " they are uploaded again after a pause"
+            )
+            await self.back_off(tries)
         return await self._upload([], chunks, fresh=True)
+
+    async def learn_horizon(self, keys: Sequence[PartitionKey]) -> None:
+        """A commit found its object too old: objects of these partitions get stamps from their horizon on."""
+        states = await self._persist(lambda: self.metadata.get_partitions(keys), MetadataError, self._note_metadata)
+        for state in states:
+            self.stamps.rise_to(state.gc_horizon_ms)
 
     async def _commit(self, placed: Sequence[Placed]) -> list[Chunk]:
         """Returns the chunks whose object had become too old."""

@@ -10,10 +10,18 @@ from dataclasses import dataclass, field
 
 from streamhouse.core.clock import Clock
 from streamhouse.core.ids import PartitionKey
+from streamhouse.core.limits import MAX_KEYS_PER_CALL
 from streamhouse.log.leased.budget import WriteBudget, cost_bytes
 from streamhouse.log.leased.partition import PartitionLog
 from streamhouse.log.leased.pending import Pending
-from streamhouse.log.leased.recovery import HeldFrame, SortedFrames, never_again, sort_frames
+from streamhouse.log.leased.recovery import (
+    HeldFrame,
+    SortedFrames,
+    does_not_continue,
+    never_again,
+    sort_frames,
+    stranded_words,
+)
 from streamhouse.log.leased.seams import WriteAheadLog
 from streamhouse.metadata.contract import MetadataStore
 
@@ -24,6 +32,7 @@ class HeldFrames:
     wal: WriteAheadLog
     clock: Clock
     budget: WriteBudget
+    wal_is_durable: bool
     max_age_ms: int
     """R4: how old an acknowledged acks=1 record may be and still come back after another agent has led."""
     _frames: dict[PartitionKey, dict[int, HeldFrame]] = field(default_factory=dict)
@@ -77,10 +86,41 @@ class HeldFrames:
             compacted="compact" in partition.config.cleanup_policy,
             now_ms=self.clock.wall_ms(),
             max_age_ms=self.max_age_ms,
-            where=str(partition),
+            epoch=partition.epoch,
+            wal_is_durable=self.wal_is_durable,
         )
+        if sorted_frames.stranded and self.wal_is_durable:
+            raise does_not_continue([stranded_words(str(partition), sorted_frames)])
+        if sorted_frames.stranded:
+            sorted_frames.resubmit.clear()  # those are for a later leadership, with the stranded ones
         self.settle(key, (*sorted_frames.committed, *sorted_frames.dropped))
         return sorted_frames
+
+    async def check(self) -> None:
+        """Where the WAL is the durability, before anything is opened: raises DurabilityMismatch if some of its frames
+        do not continue their log (R2, R23). Frames of topics that are gone are no concern."""
+        if not self._frames:
+            return
+        names = {topic.topic_id: topic.name for topic in await self.metadata.list_topics()}
+        words: list[str] = []
+        keys = sorted(key for key in self._frames if key.topic_id in names)
+        for first in range(0, len(keys), MAX_KEYS_PER_CALL):
+            for state in await self.metadata.get_partitions(keys[first : first + MAX_KEYS_PER_CALL]):
+                sorted_frames = sort_frames(
+                    self.frames_of(state.key),
+                    wal_id=self.wal.wal_id,
+                    history=await self.metadata.epoch_history(state.key),
+                    high_watermark=state.high_watermark,
+                    compacted=False,
+                    now_ms=self.clock.wall_ms(),
+                    max_age_ms=self.max_age_ms,
+                    wal_is_durable=True,
+                )
+                if sorted_frames.stranded:
+                    where = f"{names[state.key.topic_id]}/{state.key.partition}"
+                    words.append(stranded_words(where, sorted_frames))
+        if words:
+            raise does_not_continue(words)
 
     def settle(self, key: PartitionKey, frames: Collection[HeldFrame]) -> None:
         """These are in the log, or never will be."""

@@ -22,6 +22,7 @@ from streamhouse.log.leased.comeback import Comeback
 from streamhouse.log.leased.commit import Committer, FlushHealth
 from streamhouse.log.leased.flusher import Flusher
 from streamhouse.log.leased.held import HeldFrames
+from streamhouse.log.leased.lost_commits import LostCommits
 from streamhouse.log.leased.opening import Openings
 from streamhouse.log.leased.options import LeasedOptions, LeasedStats
 from streamhouse.log.leased.partition import Chunk, PartitionLog, Phase
@@ -52,7 +53,9 @@ class LeasedLog:
         randomness: Randomness,
         options: LeasedOptions,
         on_dropped: Callable[[PartitionKey, str], None] = lambda key, reason: None,
+        on_alarm: Callable[[str], None] = lambda words: None,
     ) -> None:
+        """``on_alarm`` is told in words of what a person must look at, once each time."""
         self.stats = LeasedStats()
         self._metadata = metadata
         self._wal = wal
@@ -71,8 +74,10 @@ class LeasedLog:
             wal=wal,
             clock=clock,
             budget=self._budget,
+            wal_is_durable=self._wal_is_durable,
             max_age_ms=options.resubmit_max_age_ms,
         )
+        self._lost_commits = LostCommits(metadata=metadata, randomness=randomness, on_alarm=on_alarm)
         self._openings = Openings(
             producers=ProducerLoader(metadata),
             held=self._held,
@@ -161,6 +166,12 @@ class LeasedLog:
         """Frames that recovery found in the WAL; they are dealt with when this agent leads the partition again."""
         self._held.add(key, frames)
 
+    async def check_held_frames(self) -> None:
+        """Where the WAL is the durability, before the first partition is opened: raises DurabilityMismatch if it holds
+        acknowledged records that do not continue the log (R2, R23)."""
+        if self._wal_is_durable:
+            await self._held.check()
+
     async def wait_open(self, keys: Sequence[PartitionKey]) -> None:
         """Returns once every one of these partitions is served here, writes too. Cancel it to give up."""
         while any((found := self.partition(key)) is None or found.phase is Phase.ADOPTING for key in keys):
@@ -195,6 +206,10 @@ class LeasedLog:
             raise partition.not_leader()
         self.stats.replayed_batches += came.replayed
         self.stats.resubmitted_batches += came.resubmitted
+        if frames.stranded:
+            self.stats.stranded_batches += len(frames.stranded)
+            self.drop_partition(key, "the metadata store had lost commits")
+            raise await self._lost_commits.write_off(lease, partition, frames)
         self._open(partition)
 
     @contextmanager
@@ -223,6 +238,10 @@ class LeasedLog:
             self._urge()
             return True
         return False
+
+    def look_for_room(self) -> None:
+        """The WAL may take writes again that it has refused: those who wait for room try again."""
+        self._budget.look_again()
 
     async def wait_writable(self, key: PartitionKey, size_bytes: int, timeout_s: float | None = None) -> None:
         """Returns at once unless a batch must wait: for the end of a barrier, or for room. Else when it need not any

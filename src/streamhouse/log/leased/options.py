@@ -30,3 +30,5 @@ class LeasedStats:
     resubmitted_batches: int = 0
     dropped_batches: int = 0
     refused_commits: int = 0
+    stranded_batches: int = 0
+    """R23: batches in the WAL that did not continue the log, because the metadata store had lost commits."""

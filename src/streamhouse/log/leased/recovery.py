@@ -5,6 +5,10 @@ below min(F, watermark). If F is ∞, nobody else has written since: the rest is
 R4: if F is finite, others own those offsets now. Only frames of acks=1 without producer id, on a topic that is not
 compacted, not too old, are submitted again as new records; a retry by their producer may have brought the others
 already, or newer values may have overtaken them.
+R23: the metadata store may have lost its last commits, in a fail-over to a standby that had not got them. Two things
+show it: the frames to be replayed do not continue the log, or the store does not know the leadership that wrote them.
+Such frames are *stranded*. Where the WAL is the durability, they were acknowledged and nothing may be opened. Elsewhere
+none of them was acknowledged with acks=all, and lost_commits.py makes R4 apply to them.
 """
 
 from __future__ import annotations
@@ -13,13 +17,17 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
-from streamhouse.core.errors import CorruptFrame
+from streamhouse.core.errors import DurabilityMismatch
 from streamhouse.core.ids import AppendId, PartitionKey
 from streamhouse.formats.wal_frame_v1 import Frame
 from streamhouse.metadata.contract import EpochStart
 from streamhouse.wire.batch import BatchHeader, read_header
 from streamhouse.wire.buffers import BytesLike
+
+MAX_TOLD_PARTITIONS: Final = 5
+"""Named in one message; of the others, how many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +77,10 @@ class SortedFrames:
     resubmit: list[HeldFrame] = field(default_factory=list)
     """As new records, in the order they were written."""
     dropped: list[HeldFrame] = field(default_factory=list)
+    stranded: list[HeldFrame] = field(default_factory=list)
+    """R23: the metadata store has lost what they stood on."""
+    end_offset: int = 0
+    """Where the log ends once the replayed ones are in it."""
 
 
 def sort_frames(
@@ -80,23 +92,53 @@ def sort_frames(
     compacted: bool,
     now_ms: int,
     max_age_ms: int,
-    where: str,
+    epoch: int | None = None,
+    wal_is_durable: bool = False,
 ) -> SortedFrames:
-    """Raises CorruptFrame when what is to be replayed does not continue the log."""
-    out = SortedFrames()
+    """``epoch``: of the leadership that asks. ``wal_is_durable``: no other WAL can have been written meanwhile (R2), so
+    frames that continue the log are replayed whatever the store knows of their leadership."""
+    out = SortedFrames(end_offset=high_watermark)
     for frame in sorted(frames, key=lambda frame: frame.lsn):
         foreign = foreign_start(frame.epoch, wal_id=wal_id, history=history)
         bound = high_watermark if foreign is None else min(foreign, high_watermark)
-        if frame.next_offset <= bound:
+        known = wal_is_durable or _is_known(frame, epoch, wal_id=wal_id, history=history)
+        if known and frame.next_offset <= bound:
             out.committed.append(frame)
         elif foreign is None:
-            out.replay.append(frame)
+            if known and frame.base_offset == out.end_offset and not out.stranded:
+                out.replay.append(frame)
+                out.end_offset = frame.next_offset
+            else:
+                out.stranded.append(frame)
         elif _may_come_back(frame, compacted=compacted, oldest_ms=now_ms - max_age_ms):
             out.resubmit.append(frame)
         else:
             out.dropped.append(frame)
-    _check_continuous(out.replay, high_watermark, where)
     return out
+
+
+def stranded_words(where: str, frames: SortedFrames) -> str:
+    """What a partition's stranded frames are, for people."""
+    first = min(frame.base_offset for frame in frames.stranded)
+    end = max(frame.next_offset for frame in frames.stranded)
+    records = sum(frame.header.record_count for frame in frames.stranded)
+    missing = f"; offsets {frames.end_offset} to {first - 1} are in neither" if first > frames.end_offset else ""
+    return (
+        f"{where}: the metadata store says that the log ends at offset {frames.end_offset}, but the write-ahead log"
+        f" holds {records} records at offsets {first} to {end - 1}{missing}"
+    )
+
+
+def does_not_continue(words: Sequence[str]) -> DurabilityMismatch:
+    """For a start where the WAL is the durability. ``words``: by partition."""
+    more = f" (and {len(words) - MAX_TOLD_PARTITIONS} more partitions)" if len(words) > MAX_TOLD_PARTITIONS else ""
+    return DurabilityMismatch(
+        "the metadata store does not fit the write-ahead log, and acknowledged records would be lost: "
+        + "; ".join(words[:MAX_TOLD_PARTITIONS])
+        + more,
+        hint="the metadata store is an older copy, or files of the write-ahead log are missing: bring back the metadata"
+        " store that belongs to this write-ahead log, or the missing files; nothing was changed",
+    )
 
 
 def foreign_start(epoch: int, *, wal_id: uuid.UUID, history: Sequence[EpochStart]) -> int | None:
@@ -129,12 +171,13 @@ def _may_come_back(frame: HeldFrame, *, compacted: bool, oldest_ms: int) -> bool
     return acknowledged and not frame.header.has_producer and not compacted and frame.timestamp_ms >= oldest_ms
 
 
-def _check_continuous(replay: Sequence[HeldFrame], high_watermark: int, where: str) -> None:
-    expected = high_watermark
-    for frame in replay:
-        if frame.base_offset != expected:
-            raise CorruptFrame(
-                f"{where}: the WAL holds offset {frame.base_offset} where {expected} must follow",
-                hint="the WAL has lost frames or belongs to another metadata store; do not start on it",
-            )
-        expected = frame.next_offset
+def _is_known(frame: HeldFrame, epoch: int | None, *, wal_id: uuid.UUID, history: Sequence[EpochStart]) -> bool:
+    """Whether the store knows the leadership under which the frame was written. Epochs of leaderships that it has lost
+    are given once more, to this agent or to another; a frame's offset then lies below the start of that epoch, or the
+    frame's epoch is not below the one that was just acquired."""
+    if epoch is not None and frame.epoch >= epoch:
+        return False
+    return any(
+        start.epoch == frame.epoch and start.wal_id == wal_id and start.start_offset <= frame.base_offset
+        for start in history
+    )

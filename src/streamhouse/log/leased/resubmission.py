@@ -57,6 +57,8 @@ class Resubmission:
         for part in _parts(frames):
             for each in await self._upload(partition, part):
                 outcome = await self._commit(partition, each)
+                if outcome.verdict is Verdict.STALE_OBJECT:
+                    await self._committer.learn_horizon([partition.key])  # so that the next opening gets through
                 if outcome.verdict is not Verdict.COMMITTED:
                     hint = f"resubmitting was {outcome.verdict.value}"
                     raise NotLeader(str(partition), current_leader=None, hint=hint)

@@ -57,7 +57,10 @@ class Disk(Protocol):
         ...
 
     def create(self, name: str, size_bytes: int) -> None:
-        """A file of zeros, every block written and synced, so that later fdatasyncs have no metadata to write."""
+        """A file of zeros, every block written and synced, so that later fdatasyncs have no metadata to write.
+
+        If it fails, no file is left.
+        """
         ...
 
     def open(self, name: str) -> WalFile: ...

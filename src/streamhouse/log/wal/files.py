@@ -6,8 +6,11 @@ meet only at spares, which the writing lane takes once the other has made them r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import errno
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
 
 from streamhouse.core.clock import Clock
@@ -16,6 +19,16 @@ from streamhouse.log.wal.disk import Disk, WalFile
 from streamhouse.log.wal.names import log_name, spare_name, unfinished_name
 from streamhouse.log.wal.state import Chore, NewFile, PrepareSpare, RemoveSpare, Retire
 from streamhouse.wire.buffers import BytesLike
+
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class NoRoomError(Exception):
+    """The disk has no room for a file. Nothing was changed, so the same order may be carried out later."""
+
+    def __init__(self, size_bytes: int, why: OSError) -> None:
+        super().__init__(why.strerror or str(why))
+        self.size_bytes = size_bytes
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,6 +47,8 @@ class WalFiles:
         self._wal_id = wal_id
         self._clock = clock
         self._ready_spares = set(ready_spares)
+        self._missing_spares: set[int] = set()
+        """Spares that the disk had no room for, and that an ordered file was to be made from."""
         self._active: WalFile | None = None
         self._open_files: list[WalFile] = []  # the active one last
         self.generation = 0
@@ -41,20 +56,40 @@ class WalFiles:
     # The writing lane.
 
     def is_ready(self, new: NewFile) -> bool:
-        """Whether the spare it is to be made from is there; it may still be on its way in the other lane."""
-        return new.spare is None or new.spare in self._ready_spares
+        """Whether it can be opened now. The spare it is to be made from may still be on its way in the other lane."""
+        return new.spare is None or new.spare in self._ready_spares or new.spare in self._missing_spares
 
     def open_new(self, new: NewFile) -> None:
-        """Header first, name second, frames last: each durable before the next (R12)."""
-        if new.spare is None:
-            name = unfinished_name(log_name(new.generation))
-            self._disk.create(name, new.size_bytes)
-        else:
-            name = spare_name(new.spare)
-            self._ready_spares.remove(new.spare)
-        file = self._disk.open(name)
+        """Header first, name second, frames last: each durable before the next (R12).
+
+        Raises NoRoomError. No frame was written then, so trying again is safe.
+        """
+        spare = new.spare if new.spare in self._ready_spares else None
+        with _told_when_full(new.size_bytes):
+            name = self._create_log_file(new) if spare is None else spare_name(spare)
+            file = self._disk.open(name)
+            try:
+                self._write_header(file, new)
+                self._disk.rename(name, log_name(new.generation))
+            except BaseException as error:
+                file.close()
+                if spare is None and _is_full(error):
+                    self._disk.remove(name)
+                raise
         self._open_files.append(file)
         self._active = file
+        if new.spare is not None:
+            self._ready_spares.discard(new.spare)
+            self._missing_spares.discard(new.spare)
+        self._disk.sync_directory()
+        self.generation = new.generation
+
+    def _create_log_file(self, new: NewFile) -> str:
+        name = unfinished_name(log_name(new.generation))
+        self._disk.create(name, new.size_bytes)
+        return name
+
+    def _write_header(self, file: WalFile, new: NewFile) -> None:
         header = FileHeader(
             wal_id=self._wal_id,
             generation=new.generation,
@@ -63,9 +98,6 @@ class WalFiles:
         )
         file.pwritev([encode_file_header(header)], 0)
         file.fdatasync()
-        self._disk.rename(name, log_name(new.generation))
-        self._disk.sync_directory()
-        self.generation = new.generation
 
     @property
     def active(self) -> WalFile:
@@ -73,12 +105,9 @@ class WalFiles:
         assert self._active is not None, "a WAL opens its first file before its first frame"
         return self._active
 
-    def write(self, runs: Sequence[Run]) -> None:
-        """Nothing of it counts before ``sync`` has returned."""
-        for run in runs:
-            if run.opens is not None:
-                self.open_new(run.opens)
-            self.active.pwritev(run.buffers, run.position)
+    def write(self, run: Run) -> None:
+        """Into the active file. Nothing of it counts before ``sync`` has returned."""
+        self.active.pwritev(run.buffers, run.position)
 
     def sync(self) -> None:
         """In order, so that an earlier file is never less durable than a later one."""
@@ -96,7 +125,12 @@ class WalFiles:
 
     # The tidying lane.
 
+    def forget_missing(self, spare: int) -> None:
+        """No file is to be made from this spare. Called by the event loop."""
+        self._missing_spares.discard(spare)
+
     def do_chore(self, chore: Chore) -> None:
+        """Raises NoRoomError for a spare that could not be made."""
         match chore:
             case Retire(generation=generation, becomes_spare=None):
                 self._disk.remove(log_name(generation))
@@ -107,11 +141,40 @@ class WalFiles:
                 self._disk.sync_directory()
                 self._ready_spares.add(number)
             case PrepareSpare(number=number, size_bytes=size_bytes):
-                name = spare_name(number)
-                self._disk.create(unfinished_name(name), size_bytes)
-                self._disk.rename(unfinished_name(name), name)
-                self._disk.sync_directory()
-                self._ready_spares.add(number)
+                self._prepare_spare(number, size_bytes)
             case RemoveSpare(number=number):
-                self._ready_spares.remove(number)
-                self._disk.remove(spare_name(number))
+                self._missing_spares.discard(number)
+                if number in self._ready_spares:
+                    self._ready_spares.remove(number)
+                    self._disk.remove(spare_name(number))
+
+    def _prepare_spare(self, number: int, size_bytes: int) -> None:
+        name = spare_name(number)
+        try:
+            with _told_when_full(size_bytes):
+                self._disk.create(unfinished_name(name), size_bytes)
+                try:
+                    self._disk.rename(unfinished_name(name), name)
+                except OSError as error:
+                    if _is_full(error):
+                        self._disk.remove(unfinished_name(name))
+                    raise
+        except NoRoomError:
+            self._missing_spares.add(number)
+            raise
+        self._disk.sync_directory()
+        self._ready_spares.add(number)
+
+
+@contextmanager
+def _told_when_full(size_bytes: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if _is_full(error):
+            raise NoRoomError(size_bytes, error) from error
+        raise
+
+
+def _is_full(error: BaseException) -> bool:
+    return isinstance(error, OSError) and error.errno in _NO_ROOM

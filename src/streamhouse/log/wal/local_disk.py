@@ -75,6 +75,7 @@ class LocalDisk:
             ]
 
     def create(self, name: str, size_bytes: int) -> None:
+        self._check_room(size_bytes)
         fd = os.open(self._path(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             # Reserving first finds a full disk before anything is written; the zeros then turn reserved blocks, which
@@ -84,8 +85,17 @@ class LocalDisk:
             for position in range(0, size_bytes, len(_ZEROS)):
                 _write_all(fd, [memoryview(_ZEROS)[: size_bytes - position]], position)
             os.fsync(fd)
+        except BaseException:
+            os.unlink(self._path(name))  # what was reserved so far would be missed by others
+            raise
         finally:
             os.close(fd)
+
+    def _check_room(self, size_bytes: int) -> None:
+        """Before reserving: an attempt that fails takes all the room there is for a moment, and others fail then."""
+        found = os.statvfs(self.place)
+        if found.f_bavail * found.f_frsize < size_bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def open(self, name: str) -> LocalFile:
         return LocalFile(os.open(self._path(name), os.O_WRONLY | os.O_CLOEXEC))

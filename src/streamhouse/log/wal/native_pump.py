@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
 
 from streamhouse.log.wal.files import WalFiles
 from streamhouse.log.wal.local_disk import LocalFile
-from streamhouse.log.wal.pump import SyncReport
+from streamhouse.log.wal.pump import Reports, SyncReport
 from streamhouse.log.wal.state import NewFile
 from streamhouse.log.wal.thread_pump import OtherLaneFailedError, ThreadPump
 from streamhouse.wire.buffers import BytesLike
@@ -52,23 +52,17 @@ class NativePump(ThreadPump):
         self._to_write: SimpleQueue[_Stretch | None] = SimpleQueue()
         self._told = -1
 
-    def start(
-        self,
-        files: WalFiles,
-        *,
-        max_batch_age_ms: int,
-        on_synced: Callable[[SyncReport], None],
-        on_failed: Callable[[BaseException], None],
-    ) -> None:
+    def start(self, files: WalFiles, reports: Reports, *, max_batch_age_ms: int, room_pause_ms: int) -> None:
         self._told = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         asyncio.get_running_loop().add_reader(self._told, self._collect)
         self._begin(None, files.generation)
 
         def failed(error: BaseException) -> None:
             self._report_synced()  # what was synced before the failure is
-            on_failed(error)
+            reports.on_failed(error)
 
-        super().start(files, max_batch_age_ms=max_batch_age_ms, on_synced=on_synced, on_failed=failed)
+        reports_too = replace(reports, on_failed=failed)
+        super().start(files, reports_too, max_batch_age_ms=max_batch_age_ms, room_pause_ms=room_pause_ms)
 
     def add_file(self, new: NewFile) -> None:
         self._end_stretch()
@@ -104,8 +98,7 @@ class NativePump(ThreadPump):
                 if self._failed:
                     raise OtherLaneFailedError
                 if stretch.opens is not None:
-                    self._wait_for_spare(stretch.opens)
-                    self._files.open_new(stretch.opens)
+                    self._open_new(stretch.opens)
                     self._files.sync()  # which also closes the file before
                 file = self._files.active
                 assert isinstance(file, LocalFile)
@@ -130,7 +123,7 @@ class NativePump(ThreadPump):
             stretch = self._stretches[0]
             lsn, syncs, seconds, longest = stretch.lane.collect()
             if syncs:
-                self._on_synced(
+                self._reports.on_synced(
                     SyncReport(
                         lsn=lsn,
                         generation=stretch.generation,

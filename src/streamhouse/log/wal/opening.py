@@ -15,9 +15,10 @@ from uuid import UUID
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import DurabilityMismatch, WalFailed
 from streamhouse.core.randomness import Randomness
+from streamhouse.core.units import format_size
 from streamhouse.formats.wal_frame_v1 import FIRST_LSN
 from streamhouse.log.wal.disk import Disk
-from streamhouse.log.wal.files import WalFiles
+from streamhouse.log.wal.files import NoRoomError, WalFiles
 from streamhouse.log.wal.identity import bind_to_cluster, confirm_identity, load_or_make_identity
 from streamhouse.log.wal.local_disk import LocalDisk
 from streamhouse.log.wal.names import Directory, log_name, sort_listing
@@ -84,6 +85,12 @@ def _while_locked(disk: Disk, open_files: Callable[[], _Opened]) -> _Opened:
         except BaseException:
             disk.unlock()
             raise
+    except NoRoomError as error:
+        raise WalFailed(
+            f"the write-ahead log in {disk.place} cannot be opened: a start needs room for a file of"
+            f" {error.size_bytes} bytes ({format_size(error.size_bytes)}): {error}",
+            hint="free space on that disk, or enlarge it, and start again; nothing that was acknowledged is lost",
+        ) from error
     except OSError as error:
         raise WalFailed(f"the write-ahead log in {disk.place} cannot be opened: {error}") from error
 

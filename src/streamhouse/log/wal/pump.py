@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from streamhouse.log.wal.files import Run, WalFiles
+from streamhouse.log.wal.files import NoRoomError, Run, WalFiles
 from streamhouse.log.wal.state import Chore, NewFile
 from streamhouse.wire.buffers import BytesLike
 
@@ -29,6 +29,27 @@ class SyncReport:
     syncs: int = 1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoomReport:
+    """A file was made, or the disk had no room for it."""
+
+    spare: int | None
+    """The spare that was ordered. None: the file that frames are waiting for."""
+    problem: NoRoomError | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reports:
+    """Whom a pump tells. Each is called on the event loop."""
+
+    on_synced: Callable[[SyncReport], None]
+    on_failed: Callable[[BaseException], None]
+    """Called once. The pump does nothing more."""
+    on_room: Callable[[RoomReport], None]
+    """Called for every spare. Called for a file that takes frames only when there was no room for it, and again when
+    there is; until then the pump tries again after every pause, and frames for that file wait."""
+
+
 class Pump(Protocol):
     """Reports come on the event loop, in order, of one sync or of several. After a failure there are none."""
 
@@ -36,14 +57,7 @@ class Pump(Protocol):
         """Run blocking work of opening and closing."""
         ...
 
-    def start(
-        self,
-        files: WalFiles,
-        *,
-        max_batch_age_ms: int,
-        on_synced: Callable[[SyncReport], None],
-        on_failed: Callable[[BaseException], None],
-    ) -> None: ...
+    def start(self, files: WalFiles, reports: Reports, *, max_batch_age_ms: int, room_pause_ms: int) -> None: ...
 
     def add_file(self, new: NewFile) -> None:
         """Frames added from now on go into this file."""
@@ -54,7 +68,8 @@ class Pump(Protocol):
     def add_chore(self, chore: Chore) -> None: ...
 
     async def stop(self) -> None:
-        """Finish what is queued, then end; after a failure, end at once."""
+        """Finish what is queued, then end; after a failure, end at once. Where the disk has no room for what is queued,
+        that is a failure now."""
         ...
 
 

@@ -9,6 +9,11 @@ files may go. Pure; lives on the event loop. The pump only carries out what is d
 
 Files go oldest first and never out of turn: recovery takes a gap in the LSNs for damage (formats/wal_scan_v1.py). A
 file goes only when the header of a later one is durable, so that LSNs and generations can never start anew.
+
+A spare is ordered ahead of its use, and a frame may be given a place in it before it is made: that is how an append
+never waits for the disk. Once the disk has had no room for a file, this ends: from then on a frame gets a place only in
+a file that is there, and everything else is refused before anything is assigned (R11), until a file could be made.
+Frames that had their place already in a file which then could not be made wait for it; nothing is taken behind them.
 """
 
 from __future__ import annotations
@@ -93,6 +98,13 @@ class WalState:
         self._first_lsns: list[int] = []
         self._log_bytes = 0
         self._durable_generation = 0
+        self._tried_spare: int | None = None
+        """Ordered while there may be no room. No frame is planned for it before it is made."""
+        self.file_missing = False
+        """Frames wait for the newest file, and there is no room for it."""
+        self.no_room = ""
+        """Why there is no room on the disk for another file; empty while there is, as far as anyone knows."""
+        self.files_not_made = 0
         self.next_lsn = next_lsn
         self.synced_lsn = next_lsn - 1
         self.unsettled_bytes = 0
@@ -111,7 +123,8 @@ class WalState:
     @property
     def size_bytes(self) -> int:
         """All files together, as ordered."""
-        return self._log_bytes + len(self._spares) * self._options.file_bytes
+        spares = len(self._spares) + (self._tried_spare is not None)
+        return self._log_bytes + spares * self._options.file_bytes
 
     @property
     def oldest_unsettled_lsn(self) -> int | None:
@@ -142,6 +155,8 @@ class WalState:
         Raises BackPressureRejected when there is no room now, LimitExceeded when there never can be.
         """
         active = self._files[-1]
+        if self.file_missing:
+            raise self._refusal()
         if active.position + frame_bytes + FRAME_HEADER_BYTES <= active.size_bytes:
             return None
         max_bytes = self._options.max_bytes
@@ -159,7 +174,10 @@ class WalState:
                 f"the write-ahead log is full: {self.unsettled_bytes} bytes in {len(self._files)} files wait for their"
                 f" commit, the oldest since LSN {self.oldest_unsettled_lsn}; wal.max_bytes is {format_size(max_bytes)}"
             )
-        return self._new_file(size_bytes)
+        new = self._new_file(size_bytes)
+        if new.spare is None and self.no_room:
+            raise self._refusal()
+        return new
 
     def open_file(self, new: NewFile) -> None:
         """Go on in a planned file."""
@@ -224,13 +242,74 @@ class WalState:
         while len(self._files) > 1 and self._may_go(self._files[0]):
             chores.append(self._retire())
         file_bytes, max_bytes = self._options.file_bytes, self._options.max_bytes
-        while self._spares and (len(self._spares) > self._options.max_spare_files or self.size_bytes > max_bytes):
+        while self._spares and self._has_too_many_spares():
             chores.append(RemoveSpare(number=self._spares.pop()))
             self.files_removed += 1
-        if not self._spares and self.size_bytes + file_bytes <= max_bytes and self._options.max_spare_files:
+        wanted = not self._spares and self._options.max_spare_files and not self.no_room
+        if wanted and self.size_bytes + file_bytes <= max_bytes:
             self.files_created += 1
             chores.append(PrepareSpare(number=self._take_spare_number(), size_bytes=file_bytes))
         return chores
+
+    # A full disk.
+
+    def spare_made(self, number: int) -> None:
+        if number == self._tried_spare:
+            self._tried_spare = None
+            self.files_created += 1
+            self._spares.append(number)
+        if not self.file_missing:
+            self.no_room = ""
+
+    def spare_not_made(self, number: int, why: str) -> bool:
+        """There is no room for it. Returns whether a file with frames is to be made from it nevertheless."""
+        self.files_not_made += 1
+        self.no_room = why
+        if number == self._tried_spare:
+            self._tried_spare = None
+            return False
+        self.files_created -= 1
+        if number in self._spares:
+            self._spares.remove(number)
+            return False
+        return True
+
+    def file_not_made(self, why: str) -> None:
+        """Frames have their place in the newest file, and there is no room for it."""
+        self.files_not_made += 1
+        self.no_room = why
+        self.file_missing = True
+
+    def file_made(self) -> None:
+        self.no_room = ""
+        self.file_missing = False
+
+    def try_for_room(self) -> PrepareSpare | None:
+        """The order with which to find out whether there is room again. None: nothing is missing any more, or the file
+        that frames wait for is being tried already, or no spare may be made anyway."""
+        options = self._options
+        if self._spares:
+            self.no_room = ""
+        busy = not self.no_room or self.file_missing or self._tried_spare is not None
+        if busy or not options.max_spare_files or self.size_bytes + options.file_bytes > options.max_bytes:
+            return None
+        self._tried_spare = self._next_spare
+        self._next_spare += 1
+        return PrepareSpare(number=self._tried_spare, size_bytes=options.file_bytes)
+
+    def no_room_problem(self) -> BackPressureRejected | None:
+        """What writers are told while there is no room for another file."""
+        return self._refusal() if self.no_room else None
+
+    def _refusal(self) -> BackPressureRejected:
+        return BackPressureRejected(
+            self.no_room, hint="free space on that disk, or enlarge it; writes then go on without a restart"
+        )
+
+    def _has_too_many_spares(self) -> bool:
+        # While frames wait for a file of their own, the room that spares take is worth more than the spares.
+        too_many = len(self._spares) > self._options.max_spare_files or self.size_bytes > self._options.max_bytes
+        return too_many or self.file_missing
 
     def _may_go(self, file: _LogFile) -> bool:
         return not file.unsettled_count and file.generation < self._durable_generation
@@ -241,6 +320,7 @@ class WalState:
         self._log_bytes -= file.size_bytes
         fits = (
             file.recyclable
+            and not self.file_missing
             and len(self._spares) < self._options.max_spare_files
             and self.size_bytes + file.size_bytes <= self._options.max_bytes
         )

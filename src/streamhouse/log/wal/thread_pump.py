@@ -13,19 +13,19 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import TypeVar
 
-from streamhouse.log.wal.files import Run, WalFiles
-from streamhouse.log.wal.pump import Backlog, SyncReport
-from streamhouse.log.wal.state import Chore, NewFile
+from streamhouse.log.wal.files import NoRoomError, Run, WalFiles
+from streamhouse.log.wal.pump import Backlog, Reports, RoomReport, SyncReport
+from streamhouse.log.wal.state import Chore, NewFile, PrepareSpare
 from streamhouse.wire.buffers import BytesLike
 
 T = TypeVar("T")
+R = TypeVar("R", SyncReport, RoomReport)
 
 
 class ThreadPump:
     _loop: asyncio.AbstractEventLoop
     _files: WalFiles
-    _on_synced: Callable[[SyncReport], None]
-    _on_failed: Callable[[BaseException], None]
+    _reports: Reports
 
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.Lock())
@@ -36,23 +36,17 @@ class ThreadPump:
         self._chores: SimpleQueue[Chore | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._max_batch_age_seconds = 0.0
+        self._room_pause_seconds = 0.0
 
     async def call(self, work: Callable[[], T]) -> T:
         return await asyncio.to_thread(work)
 
-    def start(
-        self,
-        files: WalFiles,
-        *,
-        max_batch_age_ms: int,
-        on_synced: Callable[[SyncReport], None],
-        on_failed: Callable[[BaseException], None],
-    ) -> None:
+    def start(self, files: WalFiles, reports: Reports, *, max_batch_age_ms: int, room_pause_ms: int) -> None:
         self._loop = asyncio.get_running_loop()
         self._files = files
+        self._reports = reports
         self._max_batch_age_seconds = max_batch_age_ms / 1000
-        self._on_synced = on_synced
-        self._on_failed = on_failed
+        self._room_pause_seconds = room_pause_ms / 1000
         # Daemons: a process that ends without closing its WAL must end, and loses nothing it acknowledged.
         self._threads = [
             threading.Thread(target=self._write_until_stopped, name="wal-writer", daemon=True),
@@ -87,22 +81,55 @@ class ThreadPump:
     def _write_until_stopped(self) -> None:
         try:
             while runs := self._wait_for_runs():
+                written_lsn = 0
                 for run in runs:
-                    self._wait_for_spare(run.opens)
-                self._files.write(runs)
-                began = self._loop.time()
-                self._files.sync()
-                seconds = self._loop.time() - began
-                self._report(
-                    SyncReport(
-                        lsn=runs[-1].last_lsn,
-                        generation=self._files.generation,
-                        sync_seconds=seconds,
-                        longest_sync_seconds=seconds,
-                    )
-                )
+                    if run.opens is not None:
+                        self._open_new(run.opens, written_lsn)
+                    self._files.write(run)
+                    written_lsn = run.last_lsn
+                self._sync(written_lsn)
         except BaseException as error:
             self._fail(error)
+
+    def _sync(self, lsn: int) -> None:
+        began = self._loop.time()
+        self._files.sync()
+        seconds = self._loop.time() - began
+        self._report(
+            self._reports.on_synced,
+            SyncReport(
+                lsn=lsn,
+                generation=self._files.generation,
+                sync_seconds=seconds,
+                longest_sync_seconds=seconds,
+            ),
+        )
+
+    def _open_new(self, new: NewFile, written_lsn: int = 0) -> None:
+        """Waits for room for as long as the pump runs. ``written_lsn``: what is written before it and not synced."""
+        waited = False
+        while True:
+            self._wait_for_spare(new)
+            try:
+                self._files.open_new(new)
+            except NoRoomError as problem:
+                if self._stopping:
+                    raise
+                self._report(self._reports.on_room, RoomReport(spare=None, problem=problem))
+                if not waited and written_lsn:
+                    self._sync(written_lsn)  # what lies before it need not wait
+                waited = True
+                self._wait_for_room()
+            else:
+                break
+        if waited:
+            self._report(self._reports.on_room, RoomReport(spare=None, problem=None))
+
+    def _wait_for_room(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopping or self._failed, self._room_pause_seconds)
+            if self._failed:
+                raise OtherLaneFailedError
 
     def _wait_for_runs(self) -> list[Run]:
         """What is queued, all of it. Empty when the pump is to end."""
@@ -115,8 +142,8 @@ class ThreadPump:
                 self._changed.wait_for(lambda: self._stopping or self._failed, self._max_batch_age_seconds)
             return [] if self._failed else self._backlog.take()
 
-    def _wait_for_spare(self, new: NewFile | None) -> None:
-        if new is not None and not self._files.is_ready(new):
+    def _wait_for_spare(self, new: NewFile) -> None:
+        if not self._files.is_ready(new):
             with self._changed:
                 self._changed.wait_for(lambda: self._failed or self._files.is_ready(new))
                 if self._failed:
@@ -125,17 +152,26 @@ class ThreadPump:
     def _tidy_until_stopped(self) -> None:
         try:
             while (chore := self._chores.get()) is not None and not self._failed:
-                self._files.do_chore(chore)
-                with self._changed:
-                    self._changed.notify()
+                self._do_chore(chore)
         except BaseException as error:
             self._fail(error)
 
-    def _report(self, report: SyncReport) -> None:
+    def _do_chore(self, chore: Chore) -> None:
+        problem = None
+        try:
+            self._files.do_chore(chore)
+        except NoRoomError as error:
+            problem = error
+        with self._changed:
+            self._changed.notify()
+        if isinstance(chore, PrepareSpare):
+            self._report(self._reports.on_room, RoomReport(spare=chore.number, problem=problem))
+
+    def _report(self, callback: Callable[[R], None], report: R) -> None:
         with self._changed:
             if self._failed:
                 return
-        self._post(self._on_synced, report)
+        self._post(callback, report)
 
     def _fail(self, error: BaseException) -> None:
         """The first failure ends both lanes; an fsync is never tried again."""
@@ -143,7 +179,7 @@ class ThreadPump:
             first, self._failed = not self._failed, True
             self._changed.notify()
         if first:
-            self._post(self._on_failed, error)
+            self._post(self._reports.on_failed, error)
 
     def _post(self, callback: Callable[[T], None], argument: T) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody is left to tell

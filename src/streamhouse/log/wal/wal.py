@@ -4,7 +4,8 @@ Everything but waiting and closing is synchronous and never blocks. What is deci
 are those of formats/wal_frame_v1.py; a pump moves them. Knows nothing of what a batch holds, nor of commits.
 
 A failed write or sync is final for this process (R11): the kernel may have dropped the pages it could not write, and
-would report success if asked again. Nothing is acknowledged from then on.
+would report success if asked again. Nothing is acknowledged from then on. A disk without room for another file is no
+such failure: what is in the files there are is safe, so writes are refused until a file could be made (state.py).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from typing import Final
 from uuid import UUID
@@ -26,11 +27,12 @@ from streamhouse.core.errors import (
     WalOutcomeUnknown,
 )
 from streamhouse.core.ids import TopicId
+from streamhouse.core.units import format_size
 from streamhouse.formats.wal_frame_v1 import FRAME_HEADER_BYTES, FrameKind, encode_frame_header
 from streamhouse.log.wal.disk import Disk
-from streamhouse.log.wal.files import WalFiles
+from streamhouse.log.wal.files import NoRoomError, WalFiles
 from streamhouse.log.wal.options import WalOptions
-from streamhouse.log.wal.pump import Pump, SyncReport
+from streamhouse.log.wal.pump import Pump, Reports, RoomReport, SyncReport
 from streamhouse.log.wal.recovery import Recovered
 from streamhouse.log.wal.state import Retire, WalState
 from streamhouse.wire.buffers import BytesLike, byte_view
@@ -46,6 +48,8 @@ _log = logging.getLogger(__name__)
 class WalHealth:
     ok: bool
     reason: str | None = None
+    no_room: str | None = None
+    """Why the disk has no room for another file: writes are refused, or will be when the present file is full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +64,8 @@ class WalMetrics:
     files_created: int
     files_recycled: int
     files_removed: int
+    files_not_made: int
+    """Attempts that failed because the disk had no room."""
     log_files: int
     spare_files: int
     disk_bytes: int
@@ -93,15 +99,19 @@ class Wal:
         self._closing: asyncio.Task[None] | None = None
         self._on_synced: list[Callable[[int], None]] = []
         self._on_failed: list[Callable[[WalFailed], None]] = []
+        self._on_room: list[Callable[[BackPressureRejected | None], None]] = []
+        self._room_pause_s = options.room_pause_ms / 1000
+        self._room_timer: asyncio.TimerHandle | None = None
+        self._had_no_room = False
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap by LSN
         self._waiter_number = 0
         self._frames = self._bytes = self._syncs = 0
         self._sync_seconds_total = self._sync_seconds_max = 0.0
         pump.start(
             files,
+            Reports(on_synced=self._synced, on_failed=self._failed, on_room=self._told_of_room),
             max_batch_age_ms=options.max_batch_age_ms,
-            on_synced=self._synced,
-            on_failed=self._failed,
+            room_pause_ms=options.room_pause_ms,
         )
         if recovered.file_count:
             # What was recovered is durable now. With this on record, later damage to it is no torn end (R12).
@@ -203,6 +213,11 @@ class Wal:
         """Called once, when the disk fails. The process should end: it cannot write any more."""
         self._on_failed.append(callback)
 
+    def on_room(self, callback: Callable[[BackPressureRejected | None], None]) -> None:
+        """Called when the disk has no room for another file, with what writers are told, after every attempt; and once
+        with None when there is room again."""
+        self._on_room.append(callback)
+
     async def wait_synced(self, lsn: int) -> None:
         """Raises WalOutcomeUnknown if the disk fails first: the frame may be on it or not."""
         if lsn <= self._state.synced_lsn:
@@ -218,7 +233,7 @@ class Wal:
 
     @property
     def health(self) -> WalHealth:
-        return self._health
+        return replace(self._health, no_room=self._state.no_room or None)
 
     @property
     def metrics(self) -> WalMetrics:
@@ -232,6 +247,7 @@ class Wal:
             files_created=state.files_created,
             files_recycled=state.files_recycled,
             files_removed=state.files_removed,
+            files_not_made=state.files_not_made,
             log_files=state.file_count,
             spare_files=state.spare_count,
             disk_bytes=state.size_bytes,
@@ -281,7 +297,47 @@ class Wal:
                 future.set_result(None)
         self._tidy_up()
 
+    def _told_of_room(self, report: RoomReport) -> None:
+        state, spare = self._state, report.spare
+        if report.problem is None:
+            state.file_made() if spare is None else state.spare_made(spare)
+        elif spare is None:
+            state.file_not_made(self._words(report.problem))
+        elif not state.spare_not_made(spare, self._words(report.problem)):
+            self._files.forget_missing(spare)
+        if self._closing is not None and state.file_missing and report.problem is not None:
+            self._failed(report.problem)  # a stop does not wait for room
+            return
+        self._tidy_up()
+        self._tell_room()
+
+    def _words(self, problem: NoRoomError) -> str:
+        return (
+            f"the disk has no room for the next file of the write-ahead log in {self._disk.place}, which needs"
+            f" {problem.size_bytes} bytes ({format_size(problem.size_bytes)}): {problem}"
+        )
+
+    def _tell_room(self) -> None:
+        problem = self._state.no_room_problem()
+        if problem is not None or self._had_no_room:
+            for callback in self._on_room:
+                self._call(callback, problem)
+        self._had_no_room = problem is not None
+        if problem is not None and self._room_timer is None and self._refusal is None:
+            self._room_timer = asyncio.get_running_loop().call_later(self._room_pause_s, self._try_for_room)
+
+    def _try_for_room(self) -> None:
+        self._room_timer = None
+        if self._refusal is not None:
+            return
+        if (order := self._state.try_for_room()) is not None:
+            self._pump.add_chore(order)
+        else:
+            self._tell_room()
+
     def _failed(self, error: BaseException) -> None:
+        if not self._health.ok:
+            return
         reason = f"the write-ahead log in {self._disk.place} failed: {error}"
         self._refusal = reason
         self._health = WalHealth(ok=False, reason=reason)
@@ -312,16 +368,20 @@ class Wal:
         Raises WalFailed if that did not work out; a WAL that had failed before is only freed.
         """
         if self._closing is None:
-            self._closing = asyncio.get_running_loop().create_task(self._close(), name="wal-close")
+            self._closing = asyncio.get_running_loop().create_task(
+                self._close(failed_before=not self._health.ok), name="wal-close"
+            )
         await asyncio.shield(self._closing)
 
-    async def _close(self) -> None:
-        failed_before = not self._health.ok
+    async def _close(self, *, failed_before: bool) -> None:
         try:
-            if not failed_before:
+            if self._health.ok:
                 self._refusal = f"the write-ahead log in {self._disk.place} is closed"
-                await self._drain()
+                if not self._state.file_missing:  # else the pump finds out whether there is room now
+                    await self._drain()
         finally:
+            if self._room_timer is not None:
+                self._room_timer.cancel()
             await self._pump.stop()
             await self._pump.call(self._release)
         if not failed_before and not self._health.ok:

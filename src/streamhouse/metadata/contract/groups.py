@@ -53,10 +53,14 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommit:
+    """Kept as it is given, as Apache Kafka does: any 64-bit offset, negative ones included, and any text."""
+
     key: PartitionKey
     offset: int
+    """The next one to read. What is negative names no record: a consumer resets by its ``auto.offset.reset``."""
     leader_epoch: int = -1
     metadata: str = ""
+    """May hold NUL characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

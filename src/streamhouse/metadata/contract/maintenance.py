@@ -1,9 +1,21 @@
 """What compaction, retention and vacuum need: cursors, replacement of entries, log starts, object references, claims.
 
-Rules R6 and R7 live here. An object is *referenced* while an entry, a pending compaction or a sink intent names it.
-When its last reference goes, the store notes when (``dereferenced_at``), and grace counts from there. An object that
-was uploaded but never committed has no record at all: vacuum finds it by listing the store, raises the horizon, asks
-``find_unreferenced`` and only then deletes.
+Rules R6, R7 and R24 live here. An object is *referenced* while an entry, a pending compaction or a sink intent names
+it. When its last reference goes, the store notes when (``dereferenced_at``), and grace counts from there. An object
+that was uploaded but never committed has no record at all.
+
+Vacuum makes its calls in this order:
+
+1. list the object store: keys and their creation stamps;
+2. ``raise_gc_horizon``: from here on, no commit can name an object that is stamped below it;
+3. ``find_unreferenced`` (of what was listed) and ``list_dereferenced``: what nothing names, read after step 2;
+4. delete from the object store;
+5. ``forget_objects``.
+
+References alone do not make garbage: one partition's commit of a shared object may still be under way when another
+partition's entry of the same object is dropped. So steps 3 and 5 look at the horizon *as it stands in every partition*
+and pass over every object that is not stamped below it. A vacuum that leaves step 2 out, or does it late, deletes less
+and never too much. When step 4 or 5 fails, the next vacuum finds the same objects again.
 
 Atomicity asked of a backend: one partition per call; a compaction may take several steps as long as each is idempotent
 and the pending record tells any process how to go on (S2.8, S2.9).
@@ -12,7 +24,7 @@ and the pending record tells any process how to go on (S2.8, S2.9).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from uuid import UUID
@@ -147,21 +159,25 @@ class Maintenance(ABC):
         """
 
     @abstractmethod
-    async def find_unreferenced(self, keys: Sequence[str]) -> set[str]:
-        """Those of ``keys`` that nothing refers to and that were never dereferenced (those belong to
-        ``list_dereferenced``). Looks at intents and compactions before entries (R7).
+    async def find_unreferenced(self, stamps: Mapping[str, int]) -> set[str]:
+        """The keys that vacuum may delete, of the objects in ``stamps`` (key → creation stamp, as in the key): stamped
+        below the GC horizon of every partition, never referenced. What was dereferenced belongs to
+        ``list_dereferenced``. Looks at intents and compactions before entries (R7, R24).
         """
 
     @abstractmethod
     async def list_dereferenced(self, *, grace_ms: int, limit: int) -> list[DereferencedObject]:
-        """Objects whose last reference went more than ``grace_ms`` ago and before the creation of every live pin (R7).
+        """Objects whose last reference went more than ``grace_ms`` ago and before the creation of every live pin (R7),
+        and that are stamped below the GC horizon of every partition: no commit can name them any more (R24).
 
         Oldest first. What was dereferenced after a live pin's creation stays.
         """
 
     @abstractmethod
-    async def forget_objects(self, keys: Sequence[str]) -> int:
-        """Drop the records of objects that were deleted from the store; those referenced (again) are left alone."""
+    async def forget_objects(self, keys: Sequence[str]) -> set[str]:
+        """Drop the records of objects that were deleted from the store, and return whose were dropped. A record stays
+        while the object is referenced, or while a commit could still name it (R24).
+        """
 
     @abstractmethod
     async def create_pin(self, pin_id: UUID, *, owner: str, ttl_ms: int) -> Pin:

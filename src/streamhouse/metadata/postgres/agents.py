@@ -16,7 +16,7 @@ from streamhouse.metadata.postgres.session import Row
 _REGISTER: Final = "SELECT * FROM sh_register_agent($1, $2, $3, $4, $5, $6::text::jsonb)"
 # One statement: the heartbeat if it is mine, and who has the id if it is not.
 _HEARTBEAT: Final = """
-WITH clock AS MATERIALIZED (SELECT sh_now_ms() AS now_ms), beaten AS (
+WITH clock AS MATERIALIZED (SELECT sh_tick() AS now_ms), beaten AS (
     UPDATE agents AS a SET last_heartbeat = greatest(a.last_heartbeat, clock.now_ms)
     FROM clock WHERE a.agent_id = $1 AND a.incarnation = $2
     RETURNING clock.now_ms

@@ -17,6 +17,7 @@ import asyncpg
 from streamhouse.core.errors import ConfigError, MetadataError, MetadataUnavailable
 from streamhouse.core.randomness import Randomness
 from streamhouse.metadata.postgres import failures
+from streamhouse.metadata.postgres.durability import secure_session, standby_warning
 from streamhouse.metadata.postgres.session import SUSPENDED_MS, Connection, Row, Session, Transactions
 
 T = TypeVar("T")
@@ -61,6 +62,7 @@ class Database:
         self._transactions = Transactions()
         self._pool: Any = None
         self._ended = False
+        self._unsafe_default = ""
         self.where = _place(dsn)
         """Host and database, without user and password: for messages."""
 
@@ -91,7 +93,7 @@ class Database:
                 hint="write postgresql://user@host:port/database",
             ) from None
         try:
-            await _prepare_session(connection, self.where)
+            self._unsafe_default = await _prepare_session(connection, self.where)
         except BaseException:
             connection.terminate()
             raise
@@ -108,6 +110,7 @@ class Database:
                 try:
                     waits.reason = "its tables are being brought up to date, by this process or another"
                     await prepare(connection)
+                    await self._warn_of_losses(connection)
                 finally:
                     await _close_quietly(connection)
             except Exception as error:
@@ -129,6 +132,11 @@ class Database:
             reset=_leave_as_it_is,
         )
         await self._pool
+
+    async def _warn_of_losses(self, connection: Any) -> None:
+        for warning in (self._unsafe_default, await standby_warning(connection, self.where)):
+            if warning:
+                _log.warning("%s", warning)
 
     async def _connect_for_pool(self, *_args: object, **_kwargs: object) -> Any:
         return await self.connect()
@@ -226,17 +234,15 @@ class _Wait:
         _log.warning("waiting for PostgreSQL at %s: %s", self._where, self.reason)
 
 
-async def _prepare_session(connection: Any, where: str) -> None:
+async def _prepare_session(connection: Any, where: str) -> str:
+    """Returns what was not safe about it before, for people."""
     version = connection.get_server_version()
     if version.major < OLDEST_SERVER:
         raise MetadataError(
             f"the server at {where} is PostgreSQL {version.major}; {OLDEST_SERVER} is the oldest that works",
             hint="upgrade PostgreSQL",
         )
-    # A commit that was answered must survive a crash of the server, whatever the role's or database's default.
-    await connection.execute(
-        "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
-    )
+    return await secure_session(connection, where)
 
 
 def _patience_s(args: tuple[Any, ...]) -> float:

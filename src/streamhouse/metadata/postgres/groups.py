@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -13,6 +15,7 @@ from streamhouse.metadata.postgres.database import Database
 from streamhouse.metadata.postgres.rows import key_columns, to_key
 from streamhouse.metadata.postgres.session import Connection, Row
 
+_ENCODED: Final = "\x01"  # the migration that brought it has put it before the texts that began with it
 _COLUMNS: Final = """
     g.group_id, g.slot, g.slot_epoch, g.generation, g.member_count, g.payload, g.updated_at, g.empty_since,
     g.offsets_version
@@ -185,8 +188,24 @@ def _offset_columns(offsets: Sequence[OffsetCommit]) -> tuple[Any, ...]:
         *key_columns(commit.key for commit in offsets),
         [commit.offset for commit in offsets],
         [commit.leader_epoch for commit in offsets],
-        [commit.metadata for commit in offsets],
+        [storable_text(commit.metadata) for commit in offsets],
     )
+
+
+def storable_text(text: str) -> str:
+    """PostgreSQL's text holds no NUL. A text with one is stored in base64 behind a mark; every other as it is."""
+    if "\0" not in text and not text.startswith(_ENCODED):
+        return text
+    return _ENCODED + base64.b64encode(text.encode()).decode()
+
+
+def stored_text(stored: str) -> str:
+    if not stored.startswith(_ENCODED):
+        return stored
+    try:
+        return base64.b64decode(stored[len(_ENCODED) :], validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return stored  # written by a process that does not know the mark yet
 
 
 def _to_group(row: Row) -> Group:
@@ -208,6 +227,6 @@ def _to_offset(row: Row) -> CommittedOffset:
         key=to_key(row),
         offset=row["committed_offset"],
         leader_epoch=row["leader_epoch"],
-        metadata=row["metadata"],
+        metadata=stored_text(row["metadata"]),
         committed_at_ms=row["committed_at"],
     )

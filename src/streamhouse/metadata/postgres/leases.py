@@ -22,8 +22,14 @@ from streamhouse.metadata.postgres.database import Database
 from streamhouse.metadata.postgres.rows import plain_uuid, split_lease_keys, to_lease
 from streamhouse.metadata.postgres.session import Connection, Row
 
-_ACQUIRE: Final = "SELECT * FROM sh_acquire_leases($1, $2, $3, $4, $5, $6, $7, $8, $9)"
-_RENEW: Final = "SELECT * FROM sh_renew_leases($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+# The clock ticks when the function is done: from then until the statement ends, no other call can store a reading.
+_AND_TICK: Final = """
+WITH answered AS MATERIALIZED (SELECT * FROM {function}),
+     ticked AS MATERIALIZED (SELECT sh_tick() AS now_ms FROM (SELECT count(*) FROM answered) AS finished)
+SELECT a.* FROM ticked CROSS JOIN answered AS a
+"""
+_ACQUIRE: Final = _AND_TICK.format(function="sh_acquire_leases($1, $2, $3, $4, $5, $6, $7, $8, $9)")
+_RENEW: Final = _AND_TICK.format(function="sh_renew_leases($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)")
 _RELEASE: Final = "SELECT * FROM sh_release_leases($1, $2, $3, $4, $5, $6, $7, $8, $9)"
 
 _PARTITION_LEASES: Final = """

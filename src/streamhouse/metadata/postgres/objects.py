@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -43,19 +43,29 @@ DELETE FROM entries AS e USING doomed AS d
 WHERE e.topic_id = d.topic_id AND e.partition_id = d.partition_id AND e.end_offset = d.end_offset
 RETURNING e.object_key
 """
-_DEREFERENCED: Final = """
+# What stands in every partition: raising it takes several transactions, and may have ended between two (R24).
+_HORIZON: Final = """
+(SELECT least(s.gc_horizon_ms, (SELECT min(p.gc_horizon_ms) FROM partitions AS p)) FROM store_info AS s)
+"""
+# References of intents, compactions and entries are one count in one row, so one look sees them all (R7).
+_UNREFERENCED: Final = f"""
+SELECT k.object_key FROM unnest($1::text[], $2::bigint[]) AS k (object_key, created_at)
+WHERE k.created_at < {_HORIZON} AND NOT EXISTS (SELECT 1 FROM objects AS o WHERE o.object_key = k.object_key)
+"""
+_DEREFERENCED: Final = f"""
 SELECT o.object_key, o.size_bytes, o.dereferenced_at FROM objects AS o
-WHERE o.refs = 0 AND o.dereferenced_at < (SELECT sh_now_ms()) - $1::bigint
+WHERE o.refs = 0 AND o.created_at < {_HORIZON} AND o.dereferenced_at < (SELECT sh_now_ms()) - $1::bigint
     AND o.dereferenced_at < coalesce(
         (SELECT min(p.created_at) FROM read_pins AS p WHERE p.expires_at > (SELECT sh_now_ms())), 9223372036854775807)
 ORDER BY o.dereferenced_at, o.object_key LIMIT $2
 """
-_FORGET: Final = """
+_FORGET: Final = f"""
 WITH held AS (
-    SELECT o.object_key FROM objects AS o WHERE o.object_key = ANY ($1) AND o.refs = 0
+    SELECT o.object_key FROM objects AS o
+    WHERE o.object_key = ANY ($1) AND o.refs = 0 AND o.created_at < {_HORIZON}
     ORDER BY o.object_key FOR UPDATE
 )
-DELETE FROM objects AS o USING held AS h WHERE o.object_key = h.object_key
+DELETE FROM objects AS o USING held AS h WHERE o.object_key = h.object_key RETURNING o.object_key
 """
 _CLAIM: Final = """
 INSERT INTO claims AS c (name, owner, claimed_at, expires_at)
@@ -95,7 +105,7 @@ class PostgresObjects(Maintenance):
         checks.check_duration(horizon_ms, "a GC horizon")
         # The store-wide one first: whatever is created from here on starts with it. A creation under way holds the row.
         horizon = await self._database.fetchval(
-            """UPDATE store_info SET gc_horizon_ms = greatest(gc_horizon_ms, least($1, (SELECT sh_now_ms())))
+            """UPDATE store_info SET gc_horizon_ms = greatest(gc_horizon_ms, least($1, (SELECT sh_tick_now())))
                RETURNING gc_horizon_ms""",
             horizon_ms,
         )
@@ -105,14 +115,9 @@ class PostgresObjects(Maintenance):
             last = None if row is None else (row["topic_id"], row["partition_id"])
         return int(horizon)
 
-    async def find_unreferenced(self, keys: Sequence[str]) -> set[str]:
-        checks.check_keys(keys, "objects")
-        # References of intents, compactions and entries are one count in one row, so one look sees them all (R7).
-        rows = await self._database.fetch(
-            """SELECT k.object_key FROM unnest($1::text[]) AS k (object_key)
-               WHERE NOT EXISTS (SELECT 1 FROM objects AS o WHERE o.object_key = k.object_key)""",
-            list(keys),
-        )
+    async def find_unreferenced(self, stamps: Mapping[str, int]) -> set[str]:
+        checks.check_stamps(stamps)
+        rows = await self._database.fetch(_UNREFERENCED, list(stamps), list(stamps.values()))
         return {row["object_key"] for row in rows}
 
     async def list_dereferenced(self, *, grace_ms: int, limit: int) -> list[DereferencedObject]:
@@ -126,9 +131,9 @@ class PostgresObjects(Maintenance):
             for row in rows
         ]
 
-    async def forget_objects(self, keys: Sequence[str]) -> int:
+    async def forget_objects(self, keys: Sequence[str]) -> set[str]:
         checks.check_keys(keys, "objects")
-        return changed_rows(await self._database.call(lambda connection: connection.execute(_FORGET, list(keys))))
+        return {row["object_key"] for row in await self._database.fetch(_FORGET, list(keys))}
 
 
 class PostgresPinsAndClaims(Maintenance):

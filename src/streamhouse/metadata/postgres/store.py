@@ -102,8 +102,8 @@ class PostgresMetadata(
         return await self._database.call(_read_info)
 
     async def now_ms(self) -> int:
-        # The server's clock may be set back; ours is not (R20).
-        self._latest_ms = max(self._latest_ms, await self._database.fetchval("SELECT sh_now_ms()"))
+        # A step back can undo what has passed since the last tick; within this process not even that (R20).
+        self._latest_ms = max(self._latest_ms, await self._database.fetchval("SELECT sh_tick()"))
         return self._latest_ms
 
     async def bind_durability(self, durability: Durability, wal_id: UUID | None) -> ClusterInfo:

@@ -1,9 +1,9 @@
-"""Objects and what refers to them (R6, R7), and the horizon below which nothing may be committed any more."""
+"""Objects and what refers to them (R6, R7, R24), and the horizon below which nothing may be committed any more."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from streamhouse.metadata import checks
@@ -47,25 +47,37 @@ def raise_gc_horizon(tx: Tx, horizon_ms: int) -> int:
     return gc_horizon_ms(tx)
 
 
-def find_unreferenced(tx: Tx, keys: Sequence[str]) -> set[str]:
-    """An object has a row from its first reference until it is forgotten, whoever refers to it."""
-    return {key for key in keys if tx.value("SELECT 1 FROM objects WHERE object_key = ?", (key,)) is None}
+def vacuum_horizon_ms(tx: Tx) -> int:
+    """The horizon that stands in every partition: one transaction raises it in all of them."""
+    return gc_horizon_ms(tx)
+
+
+def find_unreferenced(tx: Tx, stamps: Mapping[str, int]) -> set[str]:
+    """An object has a row from its first reference until it is forgotten, whatever refers to it."""
+    horizon_ms = vacuum_horizon_ms(tx)
+    return {
+        key
+        for key, created_ms in stamps.items()
+        if created_ms < horizon_ms and tx.value("SELECT 1 FROM objects WHERE object_key = ?", (key,)) is None
+    }
 
 
 def list_dereferenced(tx: Tx, *, grace_ms: int, limit: int) -> list[DereferencedObject]:
     rows = tx.rows(
         """
         SELECT object_key, size_bytes, dereferenced_at FROM objects
-        WHERE dereferenced_at IS NOT NULL AND dereferenced_at < :now - :grace
+        WHERE dereferenced_at IS NOT NULL AND dereferenced_at < :now - :grace AND created_at < :horizon
             AND dereferenced_at < (SELECT coalesce(min(created_at), :now) FROM read_pins WHERE expires_at > :now)
         ORDER BY dereferenced_at, object_key LIMIT :limit""",
-        {"now": tx.now_ms, "grace": grace_ms, "limit": limit},
+        {"now": tx.now_ms, "grace": grace_ms, "limit": limit, "horizon": vacuum_horizon_ms(tx)},
     )
     return [DereferencedObject(key=key, size_bytes=size, dereferenced_at_ms=at) for key, size, at in rows]
 
 
-def forget_objects(tx: Tx, keys: Sequence[str]) -> int:
-    return tx.run_many("DELETE FROM objects WHERE object_key = ? AND refs = 0", [(key,) for key in set(keys)])
+def forget_objects(tx: Tx, keys: Sequence[str]) -> set[str]:
+    forget = "DELETE FROM objects WHERE object_key = ? AND refs = 0 AND created_at < ?"
+    horizon_ms = vacuum_horizon_ms(tx)
+    return {key for key in set(keys) if tx.run(forget, (key, horizon_ms))}
 
 
 class ObjectCalls(Shell):
@@ -73,15 +85,15 @@ class ObjectCalls(Shell):
         checks.check_duration(horizon_ms, "a GC horizon")
         return await self._write(raise_gc_horizon, horizon_ms)
 
-    async def find_unreferenced(self, keys: Sequence[str]) -> set[str]:
-        checks.check_keys(keys, "objects")
-        return await self._read(find_unreferenced, tuple(keys))
+    async def find_unreferenced(self, stamps: Mapping[str, int]) -> set[str]:
+        checks.check_stamps(stamps)
+        return await self._read(find_unreferenced, dict(stamps))
 
     async def list_dereferenced(self, *, grace_ms: int, limit: int) -> list[DereferencedObject]:
         checks.check_duration(grace_ms, "a grace")
         checks.check_sweep_limit(limit)
         return await self._read(list_dereferenced, grace_ms=grace_ms, limit=limit)
 
-    async def forget_objects(self, keys: Sequence[str]) -> int:
+    async def forget_objects(self, keys: Sequence[str]) -> set[str]:
         checks.check_keys(keys, "objects")
         return await self._write(forget_objects, tuple(keys))

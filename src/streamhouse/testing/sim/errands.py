@@ -14,7 +14,7 @@ from streamhouse.testing.sim.network import Weather
 from streamhouse.testing.sim.scenario import PRODUCER_IDLE_MS, Errand
 from streamhouse.testing.sim.world import World, key_of
 
-_ORPHAN_AGE_MS: Final = 300
+ORPHAN_AGE_MS: Final = 300
 """How young an object without a reference is left alone: less than a stalled writer may take, so that R6 is needed."""
 _GRACE_MS: Final = 300
 _FLUSH_TTL_MS: Final = 5000
@@ -101,15 +101,13 @@ class Errands:
         self.world.log_starts[key] = after.log_start_offset
 
     async def vacuum(self) -> None:
-        """R6 and R7 in small: raise the horizon, then ask what is referenced, then delete only what is older."""
+        """R6, R7 and R24: list, raise the horizon, ask what nothing names, delete, forget."""
         store_ms = await self._metadata.now_ms()
-        horizon_ms = store_ms - _ORPHAN_AGE_MS
         listed = [info.key async for info in self.world.objects.list()]
         stamps = {name: key.created_ms for name in listed if (key := parse(name)) is not None}
         if self.raises_horizon:
-            horizon_ms = await self._metadata.raise_gc_horizon(horizon_ms)
-        old = [name for name, created_ms in stamps.items() if created_ms < horizon_ms]
-        orphans = await self._metadata.find_unreferenced(old)
+            await self._metadata.raise_gc_horizon(store_ms - ORPHAN_AGE_MS)
+        orphans = await self._metadata.find_unreferenced(stamps)
         await self.world.objects.delete(sorted(orphans))
         gone = [each.key for each in await self._metadata.list_dereferenced(grace_ms=_GRACE_MS, limit=1000)]
         await self.world.objects.delete(gone)

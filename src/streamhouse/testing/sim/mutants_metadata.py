@@ -12,10 +12,10 @@ from streamhouse.core.errors import MetadataError
 from streamhouse.core.ids import AppendId, PartitionKey
 from streamhouse.log.leased.commit import Committer
 from streamhouse.metadata.contract import Durability, SliceOutcome, Verdict
-from streamhouse.metadata.sqlite import commits, leases
+from streamhouse.metadata.sqlite import commits, leases, objects
 from streamhouse.testing.sim.checker import Kind
 from streamhouse.testing.sim.clock import SimClock
-from streamhouse.testing.sim.errands import Errands
+from streamhouse.testing.sim.errands import ORPHAN_AGE_MS, Errands
 from streamhouse.testing.sim.loop import Lane
 from streamhouse.testing.sim.mutant import Mutant
 from streamhouse.testing.sim.replacing import replaced
@@ -99,7 +99,9 @@ def _epoch_reset_on_release(stack: ExitStack, world: World, errands: Errands) ->
 
 
 def _horizon_not_raised(stack: ExitStack, world: World, errands: Errands) -> None:
+    """Vacuum does not raise the horizon, and the store does not look at it."""
     errands.raises_horizon = False
+    stack.enter_context(replaced(objects, "vacuum_horizon_ms", lambda original: lambda tx: tx.now_ms - ORPHAN_AGE_MS))
 
 
 def _horizon_unchecked(stack: ExitStack, world: World, errands: Errands) -> None:

@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
-from data_ground import FETCH, OTHER, PRODUCE, Ground, batch_of, fetch_request, produce_request
+import pytest
+from data_ground import (
+    DELETE_RECORDS,
+    EPOCH_END,
+    FETCH,
+    LIST_OFFSETS,
+    OTHER,
+    PRODUCE,
+    PRODUCERS,
+    Ground,
+    batch_of,
+    fetch_request,
+    produce_request,
+)
 from test_kafka_produce import Opening
 
 from streamhouse.broker.cluster_view import Leader
@@ -77,3 +91,62 @@ async def test_a_fetch_waits_for_a_partition_that_is_about_to_open(kafka: Ground
     (answer,) = response.responses[0].partitions
     assert answer.error_code == 0
     assert answer.records
+
+
+FOR_LEADERS = [
+    pytest.param(LIST_OFFSETS, 11, {"timestamp": -1}, {"replica_id": -1, "timeout": 30_000}, id="ListOffsets"),
+    pytest.param(LIST_OFFSETS, 7, {"timestamp": -1}, {"replica_id": -1}, id="ListOffsets without a time-out"),
+    pytest.param(DELETE_RECORDS, 2, {"offset": 1}, {"timeout": 30_000}, id="DeleteRecords"),
+    pytest.param(EPOCH_END, 4, {"current_leader_epoch": -1, "leader_epoch": 1}, {}, id="OffsetForLeaderEpoch"),
+    pytest.param(PRODUCERS, 0, {}, {}, id="DescribeProducers"),
+]
+
+
+def leader_request(api_key: int, partition: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """What this API asks about partition 0 of topic t."""
+    if api_key == PRODUCERS:
+        return {"topics": [{"name": "t", "partition_indexes": [0]}]}
+    if api_key == EPOCH_END:
+        return {"topics": [{"topic": "t", "partitions": [{"partition": 0, **partition}]}]}
+    return {"topics": [{"name": "t", "partitions": [{"partition_index": 0, **partition}]}], **more}
+
+
+@pytest.mark.parametrize(("api_key", "version", "partition", "more"), FOR_LEADERS)
+async def test_r9_a_question_for_the_leader_waits_for_a_partition_that_is_about_to_open(
+    kafka: Ground, api_key: int, version: int, partition: dict[str, Any], more: dict[str, Any]
+) -> None:
+    topic = await kafka.topic()
+    await kafka.produce(batch_of(b"a", b"b"))
+    opening = Opening(kafka, topic.partition_keys()[0])
+    started = asyncio.ensure_future(kafka.start(api_key, version, leader_request(api_key, partition, more)))
+    await asyncio.sleep(0.05)
+    assert not started.done()
+    opening.done()
+    response = await kafka.answer(api_key, version, started)
+    assert response.topics[0].partitions[0].error_code == 0
+
+
+@pytest.mark.parametrize(("api_key", "version", "partition", "more"), FOR_LEADERS)
+async def test_r9_a_question_for_the_leader_waits_until_another_leads(
+    kafka: Ground, api_key: int, version: int, partition: dict[str, Any], more: dict[str, Any]
+) -> None:
+    await kafka.topic()
+    key = await hand_over(kafka)
+    started = asyncio.ensure_future(kafka.start(api_key, version, leader_request(api_key, partition, more)))
+    await asyncio.sleep(0.05)
+    assert not started.done()
+    is_over(kafka, key)
+    response = await kafka.answer(api_key, version, started)
+    assert response.topics[0].partitions[0].error_code == 6
+
+
+@pytest.mark.parametrize(("api_key", "version"), [(LIST_OFFSETS, 11), (DELETE_RECORDS, 2)])
+async def test_a_question_for_the_leader_does_not_wait_longer_than_its_time(
+    kafka: Ground, api_key: int, version: int
+) -> None:
+    await kafka.topic()
+    await hand_over(kafka)
+    partition = {"timestamp": -1} if api_key == LIST_OFFSETS else {"offset": 1}
+    more = {"timeout": 1, **({"replica_id": -1} if api_key == LIST_OFFSETS else {})}
+    response = await kafka.ask(api_key, version, leader_request(api_key, partition, more))
+    assert response.topics[0].partitions[0].error_code == 6

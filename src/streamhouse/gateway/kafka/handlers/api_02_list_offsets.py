@@ -3,7 +3,8 @@
 Behaviour: -1 latest (the stable end for read committed), -2 earliest, -3 the record with the largest time, -4 earliest
 on the broker itself, which is the earliest; -5 and -6 are about tiers that do not exist here: -1 without an error.
 Anything else below 0, or newer than the request's version, is 35. By time: the first *record* at or after it. The
-answer has the epoch of that record, and comes from a fresh look at the log (R16).
+answer has the epoch of that record, and comes from a fresh look at the log (R16). A partition that this agent is about
+to lead, or hands over, is waited for: up to five seconds, or the request's own time-out (version 10 and later).
 
 Deviations: version 0 is not served, as in Kafka 4.
 """
@@ -14,6 +15,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Final
 
+from streamhouse.broker.leading import LeaderWait
 from streamhouse.broker.reads import IsolationLevel
 from streamhouse.broker.writes import partition_key
 from streamhouse.core.errors import StreamHouseError
@@ -43,6 +45,7 @@ _SINCE: Final = {
     _LATEST_TIERED: 9,
     _EARLIEST_PENDING_UPLOAD: 11,
 }
+_TIMEOUT_FROM: Final = 10
 _AT_A_TIME: Final = 50  # partitions looked up side by side: more would only queue at the metadata
 
 
@@ -53,10 +56,12 @@ def list_offsets(call: Call, body: memoryview) -> Awaitable[Buffers | None]:
 
 async def _answer_all(call: Call, request: ListOffsetsRequest) -> Buffers:
     gate = asyncio.Semaphore(_AT_A_TIME)
+    timeout_ms = request.timeout_ms if call.version >= _TIMEOUT_FROM else None
+    wait = LeaderWait(call.broker.writes, timeout_ms=timeout_ms)
 
     async def one(topic: TopicQuestion, question: PartitionQuestion) -> OffsetAnswer:
         async with gate:
-            return await _answer(call, request.isolation_level, topic.name, question)
+            return await _answer(call, wait, request.isolation_level, topic.name, question)
 
     topics = []
     for topic in request.topics:
@@ -65,7 +70,9 @@ async def _answer_all(call: Call, request: ListOffsetsRequest) -> Buffers:
     return (write_response(call.version, topics),)
 
 
-async def _answer(call: Call, isolation_level: int, name: str, question: PartitionQuestion) -> OffsetAnswer:
+async def _answer(
+    call: Call, wait: LeaderWait, isolation_level: int, name: str, question: PartitionQuestion
+) -> OffsetAnswer:
     index, claimed_epoch, timestamp = question
     if timestamp < 0 and call.version < _SINCE.get(timestamp, call.version + 1):
         return OffsetAnswer(index, ErrorCode.UNSUPPORTED_VERSION)
@@ -74,8 +81,12 @@ async def _answer(call: Call, isolation_level: int, name: str, question: Partiti
         if topic is None:
             return OffsetAnswer(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         key = partition_key(topic.topic_id, index)
-        epoch = call.broker.reads.leader_epoch(key, claimed_epoch)
-        return await _look_up(call, isolation_level, key, epoch, timestamp)
+
+        async def look_up() -> OffsetAnswer:
+            epoch = call.broker.reads.leader_epoch(key, claimed_epoch)
+            return await _look_up(call, isolation_level, key, epoch, timestamp)
+
+        return await wait.ask(key, look_up)
     except StreamHouseError as error:
         code = error.kafka_code
         return OffsetAnswer(index, ErrorCode.KAFKA_STORAGE_ERROR if code == ErrorCode.UNKNOWN_SERVER_ERROR else code)

@@ -1,7 +1,9 @@
 """OffsetFetch (9), versions 1–10: how far groups have read; many groups from version 8 on, by topic id from 10 on.
 
--1 means that the group has committed nothing there, never that it is not known here: that is 14, 15 or 16.
-``require_stable`` changes nothing until there are transactions. A group that is named twice is answered once.
+-1 means that the group has committed nothing there, never that it is not known here: that is 14. Every agent answers a
+fetch that names no member: offsets are read from the metadata store. One that names a KIP-848 member is its
+coordinator's: 16 elsewhere. ``require_stable`` changes nothing until there are transactions. A group that is named
+twice is answered once.
 """
 
 from __future__ import annotations

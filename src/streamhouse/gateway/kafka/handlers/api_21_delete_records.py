@@ -1,15 +1,17 @@
 """DeleteRecords 21, versions 0–2: raise the log start of partitions led here.
 
 Behaviour: offset -1 is the high watermark; beyond it is 1; below the log start changes nothing and answers where that
-is. 44 for a topic that is only compacted. Objects that nothing needs any more go later.
+is. 44 for a topic that is only compacted. Objects that nothing needs any more go later. A partition that this agent is
+about to lead, or hands over, is waited for: up to five seconds, or the request's time-out.
 
-Deviations: none known. ``timeout_ms`` is not needed: there are no followers to wait for.
+Deviations: none known. There are no followers to wait for.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from streamhouse.broker.leading import LeaderWait
 from streamhouse.broker.writes import partition_key
 from streamhouse.core.errors import StreamHouseError
 from streamhouse.gateway.kafka.api import Call, Fields, cold_api
@@ -19,18 +21,19 @@ from streamhouse.gateway.kafka.wire.message import Message
 
 @cold_api(21, (0, 2))
 async def delete_records(call: Call, request: Message) -> Fields:
+    wait = LeaderWait(call.broker.writes, timeout_ms=request.timeout)
     return {
         "topics": [
             {
                 "name": topic.name,
-                "partitions": [await _delete(call, topic.name, each) for each in topic.partitions],
+                "partitions": [await _delete(call, wait, topic.name, each) for each in topic.partitions],
             }
             for topic in request.topics
         ]
     }
 
 
-async def _delete(call: Call, name: str, asked: Message) -> dict[str, Any]:
+async def _delete(call: Call, wait: LeaderWait, name: str, asked: Message) -> dict[str, Any]:
     code, low_watermark = int(ErrorCode.NONE), -1
     try:
         topic = await call.broker.view.find_topic(name)
@@ -38,7 +41,7 @@ async def _delete(call: Call, name: str, asked: Message) -> dict[str, Any]:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         else:
             key = partition_key(topic.topic_id, asked.partition_index)
-            low_watermark = await call.broker.writes.delete_before(key, asked.offset)
+            low_watermark = await wait.ask(key, lambda: call.broker.writes.delete_before(key, asked.offset))
     except StreamHouseError as error:
         code = error.kafka_code
     return {"partition_index": asked.partition_index, "low_watermark": low_watermark, "error_code": code}

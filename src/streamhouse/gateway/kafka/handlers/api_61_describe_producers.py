@@ -1,5 +1,7 @@
 """DescribeProducers 61, version 0: the idempotent producers that a partition's leader remembers.
 
+Behaviour: a partition that this agent is about to lead, or hands over, is waited for, up to five seconds.
+
 Deviations: the last timestamp is when the producer's state was last committed, -1 before its first commit. There are no
 transactions yet: their fields are -1.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from streamhouse.broker.leading import LeaderWait
 from streamhouse.broker.writes import partition_key
 from streamhouse.core.errors import StreamHouseError
 from streamhouse.gateway.kafka.api import Call, Fields, cold_api
@@ -17,24 +20,26 @@ from streamhouse.gateway.kafka.wire.message import Message
 
 @cold_api(61, (0, 0))
 async def describe_producers(call: Call, request: Message) -> Fields:
+    wait = LeaderWait(call.broker.writes)
     return {
         "topics": [
             {
                 "name": topic.name,
-                "partitions": [await _describe(call, topic.name, index) for index in topic.partition_indexes],
+                "partitions": [await _describe(call, wait, topic.name, index) for index in topic.partition_indexes],
             }
             for topic in request.topics
         ]
     }
 
 
-async def _describe(call: Call, name: str, index: int) -> dict[str, Any]:
+async def _describe(call: Call, wait: LeaderWait, name: str, index: int) -> dict[str, Any]:
     try:
         topic = await call.broker.view.find_topic(name)
         if topic is None:
             code, message = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}"
             return {"partition_index": index, "error_code": code, "error_message": message, "active_producers": []}
-        writers = await call.broker.reads.writers(partition_key(topic.topic_id, index))
+        key = partition_key(topic.topic_id, index)
+        writers = await wait.ask(key, lambda: call.broker.reads.writers(key))
     except StreamHouseError as error:
         return {
             "partition_index": index,
