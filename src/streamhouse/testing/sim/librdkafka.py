@@ -4,10 +4,14 @@
   connection.
 * A batch that failed goes back to its place in the queue. While the first of the queue waits out its backoff, nothing
   of that partition is sent; then everything is sent again at once, in order.
-* 46 is success without an offset. 45 on a batch that is not the next one to be acknowledged: send nothing more, wait
-  until nothing is in flight, then go on with the next epoch, every partition from sequence 0. 45 on the next one means
-  that the log and the client disagree, which is fatal. 59 on a batch that was sent once raises the epoch likewise; on
-  one that was sent again it is fatal.
+* While batches of a partition are in flight to one agent, none is sent to another.
+* 46 is success without an offset. So is the success of a later batch, for every batch before it that was sent and
+  refused: a broker that takes the later one must have the earlier one.
+* 45 on a batch that is not the next one to be acknowledged: send nothing more, wait until nothing is in flight, then go
+  on with the next epoch, every partition from sequence 0. 45 on the next one means that the log and the client
+  disagree, which is fatal. 59 on a batch that was sent once raises the epoch likewise; on one that was sent again it is
+  fatal.
+* A batch that is too old, and not in flight, is given up, and the epoch goes up.
 """
 
 from __future__ import annotations
@@ -40,6 +44,8 @@ class _Partition:
         self.next_sequence = 0
         self.next_acked = 0
         """The sequence of the first batch that is not acknowledged."""
+        self.agent: SimAgent | None = None
+        """Where the batches in flight were sent."""
 
     def start_over(self, epoch: int) -> None:
         self.epoch, self.next_sequence, self.next_acked = epoch, 0, 0
@@ -84,8 +90,10 @@ class LibrdkafkaSession(Session):
                 first = partition.queue[0]
                 if first.not_before_ms > self.world.now_ms():
                     break
-                if (agent := self.leader(key)) is None or not self.has_room(agent):
+                agent = self.leader(key)
+                if agent is None or not self.has_room(agent) or (partition.flying and agent is not partition.agent):
                     break
+                partition.agent = agent
                 partition.flying[partition.queue.pop(0)] = None
                 yield agent, [first]
 
@@ -123,11 +131,18 @@ class LibrdkafkaSession(Session):
     def _complete(self, partition: _Partition, batch: Batch, appended: Appended | None) -> None:
         partition.next_acked = max(partition.next_acked, batch.next_sequence)
         self.acknowledged(batch, appended)
+        for earlier in [each for each in partition.queue if each.sent and each.number < batch.number]:
+            partition.queue.remove(earlier)
+            self.acknowledged(earlier, None)
 
     def _out_of_order(self, partition: _Partition, batch: Batch, error: StreamHouseError) -> None:
         if batch.sequence <= partition.next_acked:
             self._disagrees(batch, error, forgotten=False)
         else:
+            if not (self._excused or self.world.lost_commits):
+                self.world.trouble(
+                    f"{batch.write.producer} raises its epoch for a follower of a refused batch: {error}"
+                )
             self._queue_again(partition, batch)
             self._drain()
 

@@ -7,8 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from streamhouse.broker.produce import Produce, ProduceCall, WriteOrder
-from streamhouse.core.errors import DuplicateSequence, OutOfOrderSequence, UnknownProducer
-from streamhouse.log.leased import idempotence
+from streamhouse.core.errors import DuplicateSequence, OutOfOrderSequence
 from streamhouse.log.leased.idempotence import Idempotence, Original
 from streamhouse.log.leased.runs import run_of
 from streamhouse.metadata.contract import BatchVerdict
@@ -30,7 +29,8 @@ def _with(errand: Errand) -> Callable[[Scenario], bool]:
 
 
 def _log_takes_any_first(stack: ExitStack, world: World, errands: Errands) -> None:
-    """What the log did before R21: a producer without a window starts wherever it likes."""
+    """What the log did before R21: a producer without a window starts wherever it likes, and
+    a connection does not remember what it refused. Each of the two rules alone would prevent the loss."""
 
     def make(original: Any) -> Any:
         def judge(self: Idempotence, header: Any, partition: object) -> Original | None:
@@ -39,33 +39,26 @@ def _log_takes_any_first(stack: ExitStack, world: World, errands: Errands) -> No
         return judge
 
     stack.enter_context(replaced(Idempotence, "judge", make))
-    _everything_behind_is_a_duplicate(stack)
+    _refusals_forgotten(stack, world, errands)
 
 
 def _dedup_takes_any_first(stack: ExitStack, world: World, errands: Errands) -> None:
     def make(original: Any) -> Any:
-        def judge(self: ProducerWindow, batch: Any) -> Any:
-            outcome = original(self, batch)
+        def judge(self: ProducerWindow, batch: Any, **kwargs: Any) -> Any:
+            outcome = original(self, batch, **kwargs)
             return None if outcome is not None and outcome.verdict is BatchVerdict.UNKNOWN_PRODUCER else outcome
 
         return judge
 
     stack.enter_context(replaced(ProducerWindow, "judge", make))
-    _everything_behind_is_a_duplicate(stack)
-
-
-def _everything_behind_is_a_duplicate(stack: ExitStack) -> None:
-    """The other half of the old rule: a sequence below the last one was "written long ago"."""
-    stack.enter_context(
-        replaced(idempotence, "lies_before", lambda original: lambda sequence, count, later: sequence < later)
-    )
+    _refusals_forgotten(stack, world, errands)
 
 
 def _new_epoch_starts_anywhere(stack: ExitStack, world: World, errands: Errands) -> None:
     def make(original: Any) -> Any:
-        def judge(self: ProducerWindow, batch: Any) -> Any:
+        def judge(self: ProducerWindow, batch: Any, **kwargs: Any) -> Any:
             is_newer = bool(self.batches) and batch.producer_epoch > self.producer_epoch
-            return None if is_newer else original(self, batch)
+            return None if is_newer else original(self, batch, **kwargs)
 
         return judge
 
@@ -74,8 +67,8 @@ def _new_epoch_starts_anywhere(stack: ExitStack, world: World, errands: Errands)
 
 def _old_epochs_accepted(stack: ExitStack, world: World, errands: Errands) -> None:
     def make(original: Any) -> Any:
-        def judge(self: ProducerWindow, batch: Any) -> Any:
-            return None if batch.producer_epoch < self.producer_epoch else original(self, batch)
+        def judge(self: ProducerWindow, batch: Any, **kwargs: Any) -> Any:
+            return None if batch.producer_epoch < self.producer_epoch else original(self, batch, **kwargs)
 
         return judge
 
@@ -122,10 +115,8 @@ def _gaps_are_duplicates(stack: ExitStack, world: World, errands: Errands) -> No
     stack.enter_context(replaced(Idempotence, "judge", make))
 
 
-def _followers_not_refused_alike(stack: ExitStack, world: World, errands: Errands) -> None:
-    stack.enter_context(
-        replaced(WriteOrder, "refused", lambda original: lambda self, key, records, error, now_s: error)
-    )
+def _refusals_forgotten(stack: ExitStack, world: World, errands: Errands) -> None:
+    stack.enter_context(replaced(WriteOrder, "has_refusals", lambda original: property(lambda self: False)))
 
 
 def _later_overtakes(stack: ExitStack, world: World, errands: Errands) -> None:
@@ -145,7 +136,13 @@ def _later_overtakes(stack: ExitStack, world: World, errands: Errands) -> None:
 
 
 def _forgotten_producer_gets_45(stack: ExitStack, world: World, errands: Errands) -> None:
-    stack.enter_context(replaced(UnknownProducer, "kafka_code", lambda original: OutOfOrderSequence.kafka_code))
+    def make(original: Any) -> Any:
+        def judge(self: ProducerWindow, batch: Any, **kwargs: Any) -> Any:
+            return original(self, batch)
+
+        return judge
+
+    stack.enter_context(replaced(ProducerWindow, "judge", make))
 
 
 def _answers_without_waiting(stack: ExitStack, world: World, errands: Errands) -> None:
@@ -167,7 +164,7 @@ MUTANTS = (
     Mutant(
         name="unknown producer starts anywhere",
         rule="R21",
-        story="a partition takes the first batch that it sees of a producer, whatever its sequence",
+        story="a partition takes the first batch that it sees of a producer, and a connection forgets what it refused",
         shows_as=frozenset({Kind.LOST}),
         breaks=_log_takes_any_first,
         applies=_with_idempotent,
@@ -175,7 +172,7 @@ MUTANTS = (
     Mutant(
         name="unknown producer starts anywhere in dedup",
         rule="R21",
-        story="the rules that the log and the stores share let a producer without a window start at any sequence",
+        story="the same in the rules that the log and the stores share",
         shows_as=frozenset({Kind.LOST}),
         breaks=_dedup_takes_any_first,
         applies=_with_idempotent,
@@ -217,7 +214,7 @@ MUTANTS = (
         rule="R21",
         story="a connection does not remember what it refused, so what follows is out of order",
         shows_as=frozenset({Kind.TROUBLE}),
-        breaks=_followers_not_refused_alike,
+        breaks=_refusals_forgotten,
         applies=_with_idempotent,
     ),
     Mutant(

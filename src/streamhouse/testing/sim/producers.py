@@ -17,7 +17,7 @@ from streamhouse.testing.sim.history import Write
 from streamhouse.testing.sim.java import JavaSession
 from streamhouse.testing.sim.librdkafka import LibrdkafkaSession
 from streamhouse.testing.sim.plain import PlainSession
-from streamhouse.testing.sim.scenario import ClientKind, ProducerPlan
+from streamhouse.testing.sim.scenario import LARGE_BYTES, ClientKind, ProducerPlan
 from streamhouse.testing.sim.sending import Batch, Session
 from streamhouse.testing.sim.world import World, key_of
 
@@ -25,6 +25,7 @@ _MOMENT_MS: Final = 10.0
 _AGAIN_MS: Final = 150.0
 _PATIENCE_MS: Final = 40_000.0
 """After everything has healed; a producer that still cannot write by then has met a bug."""
+_RECORD_OVERHEAD_BYTES: Final = 8
 _MAX_WAITING: Final = 25
 """Batches that an application lets its client collect."""
 _SESSIONS: Final[dict[ClientKind, type[Session]]] = {
@@ -124,7 +125,7 @@ class Producer:
     def _new_write(self, key: PartitionKey, number: int) -> Write:
         values = []
         name = self._name()
-        for _ in range(self.dice.between(1, self.world.scenario.batch_records)):
+        for _ in range(self._record_count()):
             self._values += 1
             values.append(f"{name}:{self._values:04d}".ljust(self.world.scenario.value_bytes, "."))
         write = Write(
@@ -137,6 +138,12 @@ class Producer:
         )
         self.world.history.writes.append(write)
         return write
+
+    def _record_count(self) -> int:
+        scenario = self.world.scenario
+        if scenario.large_batches and self.dice.chance(scenario.large_batches):
+            return self.dice.pick(LARGE_BYTES) // (scenario.value_bytes + _RECORD_OVERHEAD_BYTES)
+        return self.dice.between(1, scenario.batch_records)
 
     def _name(self) -> str:
         return f"{self.client.name}.{self._sessions}"

@@ -88,6 +88,7 @@ PRODUCER_IDLE_MS: Final = 4000
 """Longer than a client of such a scenario can have a batch in doubt."""
 _ERRANDS: Final = tuple(errand for errand in Errand if errand not in AWAITED)
 
+LARGE_BYTES: Final = (2000, 5000, 9000)
 LEASE_TTL_MS: Final = 1000
 FLEET_TIMINGS: Final = Timings(
     heartbeat_interval_ms=300,
@@ -173,6 +174,8 @@ class Scenario:
     """How often a connection breaks when an agent answers."""
     stalls: float
     """How often a request of a client, and all behind it, arrive late."""
+    large_batches: float
+    """How often a producer writes a batch that needs much of the room there is, or more than all of it."""
     batch_records: int
     """How many records a batch has at most."""
     value_bytes: int
@@ -195,6 +198,7 @@ def draw_scenario(seed: int) -> Scenario:
     def rate(most: float) -> float:
         return dice.uniform(most / 10, most) if dice.chance(0.5) else 0.0
 
+    large = clients.uniform(0.05, 0.3) if clients.chance(0.3) else 0.0
     possible = _SINGLE_MISCHIEF if single else _FLEET_MISCHIEF
     mischief = tuple(dice.weighted(possible) for _ in range(dice.between(1, 4)))
     return Scenario(
@@ -218,6 +222,7 @@ def draw_scenario(seed: int) -> Scenario:
         store_faults=rate(0.4),
         lost_answers=rate(0.1),
         stalls=clients.uniform(0.005, 0.05) if clients.chance(0.5) else 0.0,
+        large_batches=large,
         batch_records=dice.pick((1, 1, 3)),
         value_bytes=dice.pick((24, 24, 300)),
         timings=SINGLE_TIMINGS if single else FLEET_TIMINGS,
@@ -234,7 +239,7 @@ def draw_scenario(seed: int) -> Scenario:
             max_chunk_bytes=dice.pick((300, 100_000)),
         ),
         wal=WalOptions(
-            file_bytes=4096 + dice.pick((600, 1500, 6000)),
+            file_bytes=4096 + dice.pick((600, 1500, 6000)) + (LARGE_BYTES[-1] + 2000 if large else 0),
             max_bytes=dice.pick((120_000, 400_000)),
             max_spare_files=dice.pick((0, 1, 3)),
         ),
