@@ -9,6 +9,8 @@ VENV := .venv/bin
 ARGS ?=
 BENCH ?=
 SEEDS ?= 2000
+# Test processes side by side. One more than cores: tests often wait for a server.
+WORKERS ?= 3
 MINUTES ?= 2
 
 .PHONY: help setup setup-services run demo test test-clients test-kill test-spark fuzz sim chaos check format bench bench-kafka bench-spark docs services-up services-down lock clean
@@ -28,8 +30,8 @@ run: setup ## the platform on embedded defaults, with the demo topics; Ctrl-C st
 demo: setup ## three agents, a death and a departure, told step by step (ARGS=…)
 	@$(VENV)/streamhouse demo $(ARGS)
 
-test: setup-services ## every test, on a real PostgreSQL and a real S3 server (ARGS=…, S3=minio)
-	@$(VENV)/python -m pytest $(ARGS)
+test: setup-services ## every test, on a real PostgreSQL and a real S3 server (ARGS=…, WORKERS=1, S3=minio)
+	@$(VENV)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
 
 test-clients: ## every Kafka client × feature, on StreamHouse and on Apache Kafka; writes the page of clients (ARGS=…)
 	@scripts/setup --clients

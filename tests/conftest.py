@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from streamhouse.testing.services import PostgresService, S3Service, start_postgres, start_s3
+from streamhouse.testing.services.ports import RANGE_VARIABLE, share_of_ports
 
 STARTED: list[str] = []
-_FOR_TESTS = frozenset({"STREAMHOUSE_OXIA", "STREAMHOUSE_PURE"})
+_FOR_TESTS = frozenset({"STREAMHOUSE_OXIA", "STREAMHOUSE_PURE", RANGE_VARIABLE})
+
+if worker := os.environ.get("PYTEST_XDIST_WORKER", ""):
+    workers = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    os.environ[RANGE_VARIABLE] = share_of_ports(int(worker.removeprefix("gw")) % workers, workers)
 
 
 def announce(request: pytest.FixtureRequest, line: str) -> None:
@@ -25,6 +31,18 @@ def announce(request: pytest.FixtureRequest, line: str) -> None:
         with capture.global_and_fixture_disabled():
             reporter.ensure_newline()
             reporter.write_line(f"service: {line}")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A parallel worker tells the process that reports which servers it used."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["started"] = list(STARTED)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    STARTED.extend(getattr(node, "workeroutput", {}).get("started", ()))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from streamhouse.core.errors import ServiceFailed
 from streamhouse.testing.services import S3Service, start_postgres, start_s3
-from streamhouse.testing.services.ports import free_ports, is_free
+from streamhouse.testing.services.ports import RANGE_VARIABLE, free_ports, is_free, share_of_ports
 from streamhouse.testing.services.process import ServerCommand, SupervisedProcess, process_exists, wait_until
 from streamhouse.testing.services.s3 import PROGRAMS
 from streamhouse.testing.services.s3_programs import Account, S3Program
@@ -106,7 +106,9 @@ def test_killing_the_run_with_kill_9_leaves_no_server_and_no_directory() -> None
     ],
 )
 def test_however_the_run_ends_its_servers_end_too(how_it_ends: str, send: signal.Signals | None) -> None:
-    parent, pids = run(CHEAP_RUN.replace("{how_it_ends}", f"sys.stderr = None; {how_it_ends}"))
+    # A shell's background job ignores SIGINT, and its children inherit that.
+    heeds = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    parent, pids = run(CHEAP_RUN.replace("{how_it_ends}", f"{heeds}; sys.stderr = None; {how_it_ends}"))
     home = working_directory(pids[0]) if send else None
     if send:
         parent.send_signal(send)
@@ -165,6 +167,20 @@ os.kill(fork, signal.SIGKILL)
     parent, _ = run(CHEAP_RUN.replace("{how_it_ends}", ending))
     said, _ = parent.communicate()
     assert said == "stopped\n"
+
+
+def test_parallel_test_processes_share_the_ports_without_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: set[int] = set()
+    for number in range(3):
+        monkeypatch.setenv(RANGE_VARIABLE, share_of_ports(number, 3))
+        ports = set(free_ports(50))
+        low, high = map(int, share_of_ports(number, 3).split("-"))
+        assert all(low <= port < high for port in ports)
+        assert not taken & ports
+        taken |= ports
+    monkeypatch.setenv(RANGE_VARIABLE, "30000")
+    with pytest.raises(ServiceFailed, match="not a range of ports"):
+        free_ports(1)
 
 
 def test_free_ports_are_free_and_different() -> None:

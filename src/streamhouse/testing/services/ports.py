@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 
 from streamhouse.core.errors import ServiceFailed
@@ -13,19 +14,39 @@ LOOPBACK = "127.0.0.1"
 # Below Linux's ephemeral range (32768 and up), so that no outgoing connection takes the port of a server that is being
 # restarted; above the ports of well-known services.
 _LOW, _HIGH = 20_000, 32_000
+RANGE_VARIABLE = "STREAMHOUSE_SERVICE_PORTS"
+"""LOW-HIGH: a narrower range. Parallel test processes have one each, so that a port that one of them will use again
+after a restart is not taken by another."""
 
 
 def free_ports(count: int, randomness: Randomness | None = None) -> tuple[int, ...]:
-    """``count`` ports that nobody listens on now; from a random start, to keep parallel runs apart."""
-    start = int((randomness or SystemRandomness()).uniform(_LOW, _HIGH))
+    """``count`` ports that are free now; from a random start, to keep parallel runs apart."""
+    low, high = _range()
+    start = int((randomness or SystemRandomness()).uniform(low, high))
     found: list[int] = []
-    for step in range(_HIGH - _LOW):
-        port = _LOW + (start - _LOW + step) % (_HIGH - _LOW)
+    for step in range(high - low):
+        port = low + (start - low + step) % (high - low)
         if is_free(port):
             found.append(port)
         if len(found) == count:
             return tuple(found)
-    raise ServiceFailed(f"no {count} free ports between {_LOW} and {_HIGH} on {LOOPBACK}")
+    raise ServiceFailed(f"no {count} free ports between {low} and {high} on {LOOPBACK}")
+
+
+def share_of_ports(number: int, of: int) -> str:
+    """The value of RANGE_VARIABLE for one of several processes, counted from 0."""
+    width = (_HIGH - _LOW) // of
+    return f"{_LOW + number * width}-{_LOW + (number + 1) * width}"
+
+
+def _range() -> tuple[int, int]:
+    given = os.environ.get(RANGE_VARIABLE)
+    if not given:
+        return _LOW, _HIGH
+    low, _, high = given.partition("-")
+    if not (low.isdecimal() and high.isdecimal() and 0 < int(low) < int(high) <= 65_535):
+        raise ServiceFailed(f"{RANGE_VARIABLE} is {given!r}, not a range of ports", hint="for example 20000-24000")
+    return int(low), int(high)
 
 
 def is_free(port: int) -> bool:
