@@ -109,7 +109,7 @@ def bare_path(tree: Tree, *, uid: int = 1000) -> str:
         found = shutil.which(name)
         assert found
         (programs / name).symlink_to(found)
-    for name, body in {"id": f"echo {uid}", "kcat": "", "java": "", "mvn": FAKE_MAVEN}.items():
+    for name, body in {"id": f"echo {uid}", "kcat": "", "faketime": "", "java": "", "mvn": FAKE_MAVEN}.items():
         (programs / name).write_text(f"#!/bin/sh\n{body}\n")
         (programs / name).chmod(0o755)
     (tree.root / "requirements" / "kafka.sha256").write_text(f"{hashlib.sha256(b'jar').hexdigest()}  kafka.jar\n")
@@ -179,3 +179,11 @@ def test_a_program_that_is_missing_is_one_clear_line(tree: Tree, program: str, p
     code, _, said = tree.setup("--services", PATH=path)
     assert code == 1
     assert said.splitlines()[-1] == f"setup: {program} is missing: install Debian's package '{package}'"
+
+
+def test_without_faketime_the_set_up_goes_on_and_says_what_is_left_out(tree: Tree) -> None:
+    path = bare_path(tree)
+    (tree.root / "bin" / "faketime").unlink()
+    code, _, said = tree.setup("--services", PATH=path)
+    assert code == 0
+    assert "faketime is missing (Debian's package 'faketime'): chaos runs leave clock faults out" in said
