@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -16,16 +15,12 @@ from streamhouse.testing.sim.checker import Kind
 from streamhouse.testing.sim.errands import Errands
 from streamhouse.testing.sim.mutant import Mutant
 from streamhouse.testing.sim.replacing import replaced
-from streamhouse.testing.sim.scenario import Errand, Scenario
+from streamhouse.testing.sim.scenario import Scenario
 from streamhouse.testing.sim.world import World
 
 
 def _with_idempotent(scenario: Scenario) -> bool:
     return any(plan.idempotent for plan in scenario.producers)
-
-
-def _with(errand: Errand) -> Callable[[Scenario], bool]:
-    return lambda scenario: errand in scenario.errands and _with_idempotent(scenario)
 
 
 def _log_takes_any_first(stack: ExitStack, world: World, errands: Errands) -> None:
@@ -135,16 +130,6 @@ def _later_overtakes(stack: ExitStack, world: World, errands: Errands) -> None:
     stack.enter_context(replaced(Produce, "begin", make))
 
 
-def _forgotten_producer_gets_45(stack: ExitStack, world: World, errands: Errands) -> None:
-    def make(original: Any) -> Any:
-        def judge(self: ProducerWindow, batch: Any, **kwargs: Any) -> Any:
-            return original(self, batch)
-
-        return judge
-
-    stack.enter_context(replaced(ProducerWindow, "judge", make))
-
-
 def _answers_without_waiting(stack: ExitStack, world: World, errands: Errands) -> None:
     """A time-out counts as an acknowledgement."""
 
@@ -224,14 +209,6 @@ MUTANTS = (
         shows_as=frozenset({Kind.TROUBLE, Kind.LOST, Kind.REORDERED}),
         breaks=_later_overtakes,
         applies=_with_idempotent,
-    ),
-    Mutant(
-        name="forgotten producer gets 45",
-        rule="R21",
-        story="a producer that the log has forgotten is told that it left a gap",
-        shows_as=frozenset({Kind.TROUBLE}),
-        breaks=_forgotten_producer_gets_45,
-        applies=_with(Errand.EXPIRE_PRODUCERS),
     ),
     Mutant(
         name="time-out counts as written",
