@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any
 
+from streamhouse.broker import produce
 from streamhouse.broker.produce import Produce, ProduceCall, WriteOrder
 from streamhouse.core.errors import DuplicateSequence, OutOfOrderSequence
 from streamhouse.log.leased.idempotence import Idempotence, Original
@@ -34,7 +35,7 @@ def _log_takes_any_first(stack: ExitStack, world: World, errands: Errands) -> No
         return judge
 
     stack.enter_context(replaced(Idempotence, "judge", make))
-    _refusals_forgotten(stack, world, errands)
+    _refuses_at_once(stack, world, errands)
 
 
 def _dedup_takes_any_first(stack: ExitStack, world: World, errands: Errands) -> None:
@@ -46,7 +47,7 @@ def _dedup_takes_any_first(stack: ExitStack, world: World, errands: Errands) -> 
         return judge
 
     stack.enter_context(replaced(ProducerWindow, "judge", make))
-    _refusals_forgotten(stack, world, errands)
+    _refuses_at_once(stack, world, errands)
 
 
 def _new_epoch_starts_anywhere(stack: ExitStack, world: World, errands: Errands) -> None:
@@ -114,6 +115,12 @@ def _refusals_forgotten(stack: ExitStack, world: World, errands: Errands) -> Non
     stack.enter_context(replaced(WriteOrder, "has_refusals", lambda original: property(lambda self: False)))
 
 
+def _refuses_at_once(stack: ExitStack, world: World, errands: Errands) -> None:
+    """Nothing waits for a partition or for room, so that refusals are many, and they are not remembered."""
+    stack.enter_context(replaced(produce, "MAX_WAIT_S", lambda original: 0.0))
+    _refusals_forgotten(stack, world, errands)
+
+
 def _later_overtakes(stack: ExitStack, world: World, errands: Errands) -> None:
     """A connection's requests do not wait for one another."""
 
@@ -149,7 +156,7 @@ MUTANTS = (
     Mutant(
         name="unknown producer starts anywhere",
         rule="R21",
-        story="a partition takes the first batch that it sees of a producer, and a connection forgets what it refused",
+        story="a partition takes the first batch that it sees of a producer, and a connection refuses at once and forgets it",
         shows_as=frozenset({Kind.LOST}),
         breaks=_log_takes_any_first,
         applies=_with_idempotent,
