@@ -50,6 +50,23 @@ async def test_r21_a_refused_follower_does_not_take_the_place_of_the_one_before_
         order.check(ONE, batch(1))
 
 
+async def test_r21_the_memory_lasts_until_the_last_refused_batch_is_taken() -> None:
+    """The client had sent batch 3 behind batch 1, which is refused once more, before it heard of either."""
+    order = WriteOrder()
+    for sequence in (0, 1, 2):
+        order.refused(ONE, batch(sequence), NO_ROOM)
+    order.took(ONE, batch(0))
+    with pytest.raises(BackPressureRejected):
+        order.check(ONE, batch(3))
+    order.check(ONE, batch(1))
+    order.refused(ONE, batch(1), NO_ROOM)
+    order.took(ONE, batch(1))
+    with pytest.raises(BackPressureRejected):
+        order.check(ONE, batch(3))
+    order.took(ONE, batch(2))
+    assert not order.has_refusals
+
+
 async def test_r21_followers_across_the_wrap_are_followers() -> None:
     order = WriteOrder()
     order.refused(ONE, batch(SEQUENCE_MODULUS - 1), NO_ROOM)

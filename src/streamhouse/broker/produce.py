@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from streamhouse.broker.deadlines import Deadlines
@@ -70,6 +70,9 @@ class Outcome:
 class _Refusal:
     producer_epoch: int
     base_sequence: int
+    """What comes after it is refused."""
+    last_sequence: int
+    """The last batch that was refused; the memory ends when that one has been taken."""
     error: StreamHouseError
     until_s: float
     """When it does not count any more, by the loop's clock."""
@@ -108,19 +111,37 @@ class WriteOrder:
     def took(self, key: PartitionKey, records: BytesLike) -> None:
         """The batch has its offsets: its producer goes on from here."""
         header = _producer_of(records)
-        if header is not None:
-            self._refusals.pop((key, header.producer_id), None)
+        if header is None:
+            return
+        name = (key, header.producer_id)
+        refusal = self._refusals.get(name)
+        if refusal is None:
+            return
+        following = (header.base_sequence + header.record_count) % SEQUENCE_MODULUS
+        left = (refusal.last_sequence - following) % SEQUENCE_MODULUS
+        if refusal.producer_epoch == header.producer_epoch and left < SEQUENCE_MODULUS // 2:
+            # Others behind it were refused too. What the client had sent behind those must not be told of a gap.
+            self._refusals[name] = replace(refusal, base_sequence=following)
+        else:
+            del self._refusals[name]
 
     def refused(self, key: PartitionKey, records: BytesLike, error: StreamHouseError) -> None:
         header = _producer_of(records)
-        if header is None or not error.retriable or self._before(key, header) is not None:
+        if header is None or not error.retriable:
             return
         name = (key, header.producer_id)
+        if (earlier := self._before(key, header)) is not None:
+            self._refusals[name] = replace(earlier, last_sequence=_later(earlier.last_sequence, header.base_sequence))
+            return
+        known, last = self._refusals.get(name), header.base_sequence
+        if known is not None and known.producer_epoch == header.producer_epoch:
+            last = _later(known.last_sequence, last)
         if name not in self._refusals and len(self._refusals) >= MAX_REMEMBERED_REFUSALS:
             del self._refusals[next(iter(self._refusals))]
         self._refusals[name] = _Refusal(
             producer_epoch=header.producer_epoch,
             base_sequence=header.base_sequence,
+            last_sequence=last,
             error=error,
             until_s=_now_s() + REFUSAL_MEMORY_S,
         )
@@ -342,6 +363,11 @@ def _producer_of(records: BytesLike) -> BatchHeader | None:
     except CorruptBatch:
         return None
     return header if header.has_producer else None
+
+
+def _later(one: int, other: int) -> int:
+    """The later of two sequences of one producer, which are never half the sequence space apart."""
+    return other if (other - one) % SEQUENCE_MODULUS < SEQUENCE_MODULUS // 2 else one
 
 
 def _now_s() -> float:

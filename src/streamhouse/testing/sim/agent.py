@@ -354,8 +354,10 @@ class SimAgent:
         def watched(partition: PartitionLog, batch: BytesLike, *, acks: int) -> Append:
             appended = append_to(partition, batch, acks=acks)
             key, at_ms = partition.key, self.world.now_ms()
-            self._taken[key, appended.base_offset] = (partition.epoch, at_ms)
-            if not appended.duplicate:
+            if appended.duplicate:
+                self._taken.setdefault((key, appended.base_offset), (partition.epoch, at_ms))
+            else:
+                self._taken[key, appended.base_offset] = (partition.epoch, at_ms)
                 self.world.history.taken.append(
                     Taken(key=(key.topic_id.hex, key.partition), epoch=partition.epoch, agent=self.name, at_ms=at_ms)
                 )

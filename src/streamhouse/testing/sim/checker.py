@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from streamhouse.testing.sim.history import ACKS_ALL, History, Key, Led, Leftovers, RawEntry, RawPartition, Read, Write
+from streamhouse.testing.sim.history import ACKS_ALL, History, Key, Led, Leftovers, RawEntry, RawPartition, Write
 from streamhouse.testing.sim.rawbytes import RawBatch, Unreadable, batches_in, batches_in_segment
 
 STORE_CLOCK_GRACE_MS = 10_000
@@ -277,7 +277,7 @@ class _Judge:
             if read.key != self._key:
                 continue
             for offset, value in read.records:
-                if self._log.get(offset) != value and not _undone_since(self._history, read, offset):
+                if self._log.get(offset) != value and not _is_undone(self._history, read.key, offset, value):
                     self._report(
                         Kind.VANISHED,
                         f"{read.reader} saw {value!r} at {offset} at {read.at_ms:.0f} ms;"
@@ -307,13 +307,15 @@ def _epochs_go_back(key: Key, begun: list[Led]) -> Iterator[Anomaly]:
         epoch = max(epoch, led.epoch)
 
 
-def _undone_since(history: History, read: Read, offset: int) -> bool:
-    """Whether the metadata has lost, after this read, the commit that it showed."""
-    return any(
-        undone.commit.key == read.key
-        and undone.commit.base_offset <= offset <= undone.commit.end_offset
-        and read.at_ms <= undone.at_ms
+def _is_undone(history: History, key: Key, offset: int, value: str) -> bool:
+    """Whether the metadata has lost the commit of this record. A leader shows it until it hears of that."""
+    lost_ms = [
+        undone.at_ms
         for undone in history.undone
+        if undone.commit.key == key and undone.commit.base_offset <= offset <= undone.commit.end_offset
+    ]
+    return bool(lost_ms) and any(
+        write.key == key and value in write.values and write.invoked_ms <= max(lost_ms) for write in history.writes
     )
 
 
@@ -326,7 +328,7 @@ def _reads_differ(history: History) -> Iterator[Anomaly]:
                 detail = f"{read.reader} got offset {offset} where {expected} must follow"
                 yield Anomaly(kind=Kind.NOT_DENSE, key=read.key, detail=detail)
             expected = offset + 1
-            if _undone_since(history, read, offset):
+            if _is_undone(history, read.key, offset, value):
                 continue
             before = seen.setdefault((read.key, offset), (value, read.reader))
             if before[0] != value:

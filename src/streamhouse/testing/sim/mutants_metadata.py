@@ -13,6 +13,7 @@ from streamhouse.core.ids import AppendId, PartitionKey
 from streamhouse.log.leased.commit import Committer
 from streamhouse.metadata.contract import Durability, SliceOutcome, Verdict
 from streamhouse.metadata.sqlite import commits, leases, objects
+from streamhouse.metadata.sqlite.clock import StoreClock
 from streamhouse.testing.sim.checker import Kind
 from streamhouse.testing.sim.clock import SimClock
 from streamhouse.testing.sim.errands import ORPHAN_AGE_MS, Errands
@@ -152,6 +153,17 @@ def _of_today(world: World, names: dict[Any, str], piece: Any) -> Any:
     return replace(piece, key=PartitionKey(today.topic_id, piece.key.partition))
 
 
+def _clock_goes_back(stack: ExitStack, world: World, errands: Errands) -> None:
+    stack.enter_context(replaced(StoreClock, "now_ms", lambda original: lambda self, stored_ms: self._clock.wall_ms()))
+
+
+def _commits_expire_at_once(stack: ExitStack, world: World, errands: Errands) -> None:
+    def expire(tx: Any, *, keep_ms: int, limit: int) -> Any:
+        return tx.run("DELETE FROM commits")
+
+    stack.enter_context(replaced(commits, "expire_commits", lambda original: expire))
+
+
 def _no_local_deadline(stack: ExitStack, world: World, errands: Errands) -> None:
     stack.enter_context(replaced(Leadership, "valid", lambda original: lambda self: True))
 
@@ -244,6 +256,22 @@ MUTANTS = (
         shows_as=frozenset({Kind.PHANTOM, Kind.STALE_EPOCH, Kind.UNSTABLE_READ}),
         breaks=_by_name,
         applies=_with(Errand.RECREATE_TOPIC),
+    ),
+    Mutant(
+        name="store clock goes back",
+        rule="R20",
+        story="the store's clock is the wall clock of its machine, also after it was set back by minutes",
+        shows_as=frozenset({Kind.TROUBLE}),
+        breaks=_clock_goes_back,
+        applies=lambda scenario: _fleet(scenario) and Mischief.STORE_CLOCK in scenario.mischief,
+    ),
+    Mutant(
+        name="commits expire at once",
+        rule="R5",
+        story="the rows of commits are deleted while the same commit may still be sent again",
+        shows_as=frozenset({Kind.DUPLICATED, Kind.LOST, Kind.WRONG_OFFSET, Kind.TROUBLE}),
+        breaks=_commits_expire_at_once,
+        applies=lambda scenario: _fleet(scenario) and Errand.EXPIRE_COMMITS in scenario.errands,
     ),
     Mutant(
         name="no local deadline",

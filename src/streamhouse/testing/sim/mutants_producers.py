@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+from streamhouse.broker import produce
 from streamhouse.broker.produce import Produce, ProduceCall, WriteOrder
 from streamhouse.core.errors import DuplicateSequence, OutOfOrderSequence
 from streamhouse.log.leased.idempotence import Idempotence, Original
@@ -16,16 +16,12 @@ from streamhouse.testing.sim.checker import Kind
 from streamhouse.testing.sim.errands import Errands
 from streamhouse.testing.sim.mutant import Mutant
 from streamhouse.testing.sim.replacing import replaced
-from streamhouse.testing.sim.scenario import Errand, Scenario
+from streamhouse.testing.sim.scenario import Scenario
 from streamhouse.testing.sim.world import World
 
 
 def _with_idempotent(scenario: Scenario) -> bool:
     return any(plan.idempotent for plan in scenario.producers)
-
-
-def _with(errand: Errand) -> Callable[[Scenario], bool]:
-    return lambda scenario: errand in scenario.errands and _with_idempotent(scenario)
 
 
 def _log_takes_any_first(stack: ExitStack, world: World, errands: Errands) -> None:
@@ -39,7 +35,7 @@ def _log_takes_any_first(stack: ExitStack, world: World, errands: Errands) -> No
         return judge
 
     stack.enter_context(replaced(Idempotence, "judge", make))
-    _refusals_forgotten(stack, world, errands)
+    _refuses_at_once(stack, world, errands)
 
 
 def _dedup_takes_any_first(stack: ExitStack, world: World, errands: Errands) -> None:
@@ -51,7 +47,7 @@ def _dedup_takes_any_first(stack: ExitStack, world: World, errands: Errands) -> 
         return judge
 
     stack.enter_context(replaced(ProducerWindow, "judge", make))
-    _refusals_forgotten(stack, world, errands)
+    _refuses_at_once(stack, world, errands)
 
 
 def _new_epoch_starts_anywhere(stack: ExitStack, world: World, errands: Errands) -> None:
@@ -119,6 +115,12 @@ def _refusals_forgotten(stack: ExitStack, world: World, errands: Errands) -> Non
     stack.enter_context(replaced(WriteOrder, "has_refusals", lambda original: property(lambda self: False)))
 
 
+def _refuses_at_once(stack: ExitStack, world: World, errands: Errands) -> None:
+    """Nothing waits for a partition or for room, so that refusals are many, and they are not remembered."""
+    stack.enter_context(replaced(produce, "MAX_WAIT_S", lambda original: 0.0))
+    _refusals_forgotten(stack, world, errands)
+
+
 def _later_overtakes(stack: ExitStack, world: World, errands: Errands) -> None:
     """A connection's requests do not wait for one another."""
 
@@ -133,16 +135,6 @@ def _later_overtakes(stack: ExitStack, world: World, errands: Errands) -> None:
         return begin
 
     stack.enter_context(replaced(Produce, "begin", make))
-
-
-def _forgotten_producer_gets_45(stack: ExitStack, world: World, errands: Errands) -> None:
-    def make(original: Any) -> Any:
-        def judge(self: ProducerWindow, batch: Any, **kwargs: Any) -> Any:
-            return original(self, batch)
-
-        return judge
-
-    stack.enter_context(replaced(ProducerWindow, "judge", make))
 
 
 def _answers_without_waiting(stack: ExitStack, world: World, errands: Errands) -> None:
@@ -164,7 +156,7 @@ MUTANTS = (
     Mutant(
         name="unknown producer starts anywhere",
         rule="R21",
-        story="a partition takes the first batch that it sees of a producer, and a connection forgets what it refused",
+        story="a partition takes the first batch that it sees of a producer, and a connection refuses at once and forgets it",
         shows_as=frozenset({Kind.LOST}),
         breaks=_log_takes_any_first,
         applies=_with_idempotent,
@@ -224,14 +216,6 @@ MUTANTS = (
         shows_as=frozenset({Kind.TROUBLE, Kind.LOST, Kind.REORDERED}),
         breaks=_later_overtakes,
         applies=_with_idempotent,
-    ),
-    Mutant(
-        name="forgotten producer gets 45",
-        rule="R21",
-        story="a producer that the log has forgotten is told that it left a gap",
-        shows_as=frozenset({Kind.TROUBLE}),
-        breaks=_forgotten_producer_gets_45,
-        applies=_with(Errand.EXPIRE_PRODUCERS),
     ),
     Mutant(
         name="time-out counts as written",

@@ -114,7 +114,7 @@ class Producer:
             if number % self.plan.burst == self.plan.burst - 1:
                 await self.world.rest(self.dice.uniform(0, self.plan.rest_ms) / 1000)
             elif self.dice.chance(0.3):
-                await self._pause(_MOMENT_MS)
+                await self._pause(self.plan.gap_ms)
         finished.set()
         session.wake()
 

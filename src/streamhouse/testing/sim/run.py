@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from streamhouse.cluster import assigner, ring
 from streamhouse.core.errors import StreamHouseError
@@ -26,8 +27,11 @@ from streamhouse.testing.sim.scenario import Scenario, draw_scenario
 from streamhouse.testing.sim.sinks import Sink
 from streamhouse.testing.sim.world import Noted, World, key_of
 
+T = TypeVar("T")
+
 _SETTLE_MS: Final = 40_000
 """How long a healed world may take for one thing. Far more than any back-off of the code under test."""
+_LOOK_S: Final = 0.05
 _SLOTS: Final = 2
 _VIRTUAL_NODES: Final = 12
 
@@ -166,29 +170,20 @@ async def _end_fleet(world: World) -> None:
 async def _brings_everything_out(world: World, agent: SimAgent) -> None:
     keys = world.keys()
     await _until(world, lambda: all(agent.leads(key) for key in keys), f"{agent.name} leads everything")
-    assert agent.lane is not None
-    try:
-        async with asyncio.timeout(_SETTLE_MS / 1000):
-            left_bytes = await agent.lane.spawn(agent.bring_everything_out())
-    except (TimeoutError, StreamHouseError) as error:
-        raise SimulationStuck(f"{agent.name} does not flush: {error!r}") from error
+    left_bytes = await _on(world, agent, agent.bring_everything_out, f"{agent.name} flushes")
     if left_bytes:
         world.trouble(f"{agent.name} has committed everything, but {left_bytes} bytes pin its WAL")
 
 
 async def _reads_everything(world: World, agent: SimAgent) -> None:
     """Nothing moves any more: a reader gets every record from the log's start to its end, and the judge compares."""
-    assert agent.lane is not None
     for key in world.keys():  # noqa: SIM118 - not a dictionary's
         partition = raw_partition(world.sqlite, key_of(key))
         assert partition is not None
         offset = partition.log_start
         while offset < partition.high_watermark:
-            try:
-                async with asyncio.timeout(_SETTLE_MS / 1000):
-                    records = await agent.lane.spawn(agent.read(key, offset, 0))
-            except (TimeoutError, StreamHouseError) as error:
-                raise SimulationStuck(f"offset {offset} of {key} cannot be read: {error!r}") from error
+            read = partial(agent.read, key, offset, 0)
+            records = await _on(world, agent, read, f"offset {offset} of {key} can be read")
             if not records:
                 raise SimulationStuck(f"offset {offset} of {key} is below the watermark, and a read gets nothing")
             world.history.reads.append(
@@ -203,12 +198,34 @@ async def _reads_everything(world: World, agent: SimAgent) -> None:
             offset = records[-1][0] + 1
 
 
+async def _on(world: World, agent: SimAgent, call: Callable[[], Coroutine[Any, Any, T]], what: str) -> T:
+    """Call it in the agent's process; again in its next one if it ends meanwhile, or does not lead yet.
+
+    A request that was sent long ago may still arrive and end a process: its own old registration, for instance.
+    """
+    give_up_ms = world.now_ms() + _SETTLE_MS
+    why = "it does not run"
+    while world.now_ms() < give_up_ms:
+        lane = agent.lane
+        if lane is not None and agent.parts is not None:
+            task = lane.spawn(call())
+            while not task.done() and agent.lane is lane and world.now_ms() < give_up_ms:
+                await asyncio.wait([task], timeout=_LOOK_S)
+            if task.done():
+                try:
+                    return task.result()
+                except StreamHouseError as error:
+                    why = repr(error)
+        await asyncio.sleep(_LOOK_S)
+    raise SimulationStuck(f"not within {_SETTLE_MS} ms: {what}; {why}")
+
+
 async def _until(world: World, condition: Callable[[], bool], what: str) -> None:
     give_up_ms = world.now_ms() + _SETTLE_MS
     while not condition():
         if world.now_ms() > give_up_ms:
             raise SimulationStuck(f"not within {_SETTLE_MS} ms: {what}; {_state_of(world)}")
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(_LOOK_S)
 
 
 def _state_of(world: World) -> str:

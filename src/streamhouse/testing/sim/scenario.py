@@ -53,7 +53,7 @@ class Errand(StrEnum):
     EXPIRE_PRODUCERS = "expire producers"
 
 
-AWAITED: Final[frozenset[Mischief | Errand]] = frozenset({Mischief.LOSSY_METADATA, Errand.EXPIRE_PRODUCERS})
+AWAITED: Final[frozenset[Mischief | Errand]] = frozenset({Errand.EXPIRE_PRODUCERS})
 """Not drawn: the code has no answer to these yet."""
 
 
@@ -88,7 +88,7 @@ PRODUCER_IDLE_MS: Final = 4000
 """Longer than a client of such a scenario can have a batch in doubt."""
 _ERRANDS: Final = tuple(errand for errand in Errand if errand not in AWAITED)
 
-LARGE_BYTES: Final = (2000, 5000, 9000)
+LARGE_BYTES: Final = (2000, 6500, 6500, 9000)
 LEASE_TTL_MS: Final = 1000
 FLEET_TIMINGS: Final = Timings(
     heartbeat_interval_ms=300,
@@ -129,6 +129,8 @@ class ProducerPlan:
     """How likely a producer ends without waiting for its answers."""
     burst: int
     """How many writes it makes in a row, at most."""
+    gap_ms: float
+    """Between two writes of a burst, at most."""
     rest_ms: float
     """Between two bursts, at most; a change of leaders or a mischief ends it."""
     attempts: int
@@ -198,7 +200,7 @@ def draw_scenario(seed: int) -> Scenario:
     def rate(most: float) -> float:
         return dice.uniform(most / 10, most) if dice.chance(0.5) else 0.0
 
-    large = clients.uniform(0.05, 0.3) if clients.chance(0.3) else 0.0
+    large = clients.uniform(0.1, 0.5) if clients.chance(0.35) else 0.0
     possible = _SINGLE_MISCHIEF if single else _FLEET_MISCHIEF
     mischief = tuple(dice.weighted(possible) for _ in range(dice.between(1, 4)))
     return Scenario(
@@ -260,6 +262,7 @@ def _producer(dice: Dice) -> ProducerPlan:
         session_writes=1000 if plain else dice.pick((3, 8, 20)),
         dies=0.0 if plain else dice.pick((0.0, 0.0, 0.2)),
         burst=dice.pick((1, 3, 8, 16)),
+        gap_ms=dice.pick((10.0, 10.0, 200.0)),
         rest_ms=dice.pick((150.0, 500.0, 2000.0)),
         attempts=dice.pick((1, 4, 20)),
         in_flight=dice.pick((1, 3, 5)),
