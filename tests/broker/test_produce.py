@@ -67,6 +67,16 @@ async def test_r21_the_memory_lasts_until_the_last_refused_batch_is_taken() -> N
     assert not order.has_refusals
 
 
+async def test_r21_a_repeat_of_what_was_taken_before_does_not_move_the_memory_back() -> None:
+    order = WriteOrder()
+    for sequence in (5, 6, 7):
+        order.refused(ONE, batch(sequence), NO_ROOM)
+    order.took(ONE, batch(3))
+    order.check(ONE, batch(5))
+    with pytest.raises(BackPressureRejected):
+        order.check(ONE, batch(6))
+
+
 async def test_r21_followers_across_the_wrap_are_followers() -> None:
     order = WriteOrder()
     order.refused(ONE, batch(SEQUENCE_MODULUS - 1), NO_ROOM)

@@ -121,7 +121,7 @@ class WriteOrder:
         left = (refusal.last_sequence - following) % SEQUENCE_MODULUS
         if refusal.producer_epoch == header.producer_epoch and left < SEQUENCE_MODULUS // 2:
             # Others behind it were refused too. What the client had sent behind those must not be told of a gap.
-            self._refusals[name] = replace(refusal, base_sequence=following)
+            self._refusals[name] = replace(refusal, base_sequence=_later(refusal.base_sequence, following))
         else:
             del self._refusals[name]
 
