@@ -22,6 +22,7 @@ from streamhouse.testing.sim.history import (
     RawPartition,
     Read,
     Taken,
+    Undone,
     Write,
 )
 from streamhouse.wire.batch import patch, read_header
@@ -55,7 +56,7 @@ class Story:
         ]
         self.history.reads.append(read(0, ["a", "b", "c"]))
         self.history.taken.append(Taken(key=KEY, epoch=1, agent="A", at_ms=100))
-        self.history.committed.append(Committed(key=KEY, epoch=1, base_offset=0, at_ms=110))
+        self.history.committed.append(Committed(key=KEY, epoch=1, base_offset=0, end_offset=1, at_ms=110))
 
     def blob(self, name: str, base_offset: int, values: list[str], *, epoch: int) -> None:
         data = b"".join(batch([value]) for value in values)
@@ -197,6 +198,28 @@ def r20_the_stores_clock_was_set_forward(story: Story) -> None:
     story.history.taken.append(Taken(key=KEY, epoch=1, agent="A", at_ms=510))
 
 
+def undone(base_offset: int, end_offset: int, at_ms: float) -> Undone:
+    commit = Committed(key=KEY, epoch=2, base_offset=base_offset, end_offset=end_offset, at_ms=at_ms - 10)
+    return Undone(commit=commit, at_ms=at_ms)
+
+
+def r23_what_a_lossy_failover_has_undone_is_excused(story: Story) -> None:
+    story.history.writes.append(write("p", ["lost"], offset=5, at_ms=650, by="B", epoch=2))
+    story.history.reads.append(read(5, ["lost"]))
+    story.history.undone.append(undone(5, 5, at_ms=680))
+
+
+def a_batch_stands_once_for_each_epoch_it_was_sent_under(story: Story) -> None:
+    story.blob("blob-3", 6, ["f"], epoch=2)
+    story.high_watermark = 7
+    story.history.writes[3] = write("q", ["f"], offset=5, at_ms=700, by="B", epoch=2, sequence=1, attempts=2)
+    story.history.writes[3].identities |= {(1, 0, 1), (1, 1, 0)}
+
+
+def r21_a_46_for_what_is_written(story: Story) -> None:
+    story.history.writes[3].base_offset = None
+
+
 GOOD = [
     nothing_special,
     an_unanswered_write_is_there_or_not,
@@ -209,6 +232,9 @@ GOOD = [
     a_trimmed_record_was_there,
     writes_at_the_same_time_are_in_any_order,
     r20_the_stores_clock_was_set_forward,
+    r23_what_a_lossy_failover_has_undone_is_excused,
+    a_batch_stands_once_for_each_epoch_it_was_sent_under,
+    r21_a_46_for_what_is_written,
 ]
 
 
@@ -220,6 +246,21 @@ def test_a_good_history_passes(change: Callable[[Story], None]) -> None:
 
 
 # Histories that must not.
+
+
+def r21_a_46_for_what_is_not_written(story: Story) -> None:
+    story.history.writes.append(write("q", ["gone"], offset=6, at_ms=800, by="B", epoch=2, sequence=2))
+    story.history.writes[-1].base_offset = None
+
+
+def r23_a_lossy_failover_excuses_nothing_that_came_after_it(story: Story) -> None:
+    story.history.writes.append(write("p", ["gone"], offset=6, at_ms=800, by="B", epoch=2))
+    story.history.undone.append(undone(6, 6, at_ms=700))
+
+
+def r23_a_lossy_failover_excuses_no_other_offset(story: Story) -> None:
+    story.history.writes.append(write("p", ["gone"], offset=6, at_ms=800, by="B", epoch=2))
+    story.history.undone.append(undone(7, 9, at_ms=900))
 
 
 def an_acks_all_is_gone(story: Story) -> None:
@@ -314,7 +355,7 @@ def r1_an_entry_of_an_epoch_that_had_ended(story: Story) -> None:
 
 
 def r1_a_commit_after_another_began_to_lead(story: Story) -> None:
-    story.history.committed.append(Committed(key=KEY, epoch=1, base_offset=4, at_ms=501))
+    story.history.committed.append(Committed(key=KEY, epoch=1, base_offset=4, end_offset=4, at_ms=501))
 
 
 def an_epoch_that_comes_again(story: Story) -> None:
@@ -362,6 +403,9 @@ def something_never_ended(story: Story) -> None:
 
 BAD = [
     (an_acks_all_is_gone, Kind.LOST),
+    (r21_a_46_for_what_is_not_written, Kind.LOST),
+    (r23_a_lossy_failover_excuses_nothing_that_came_after_it, Kind.LOST),
+    (r23_a_lossy_failover_excuses_no_other_offset, Kind.LOST),
     (an_acks_1_is_gone_though_nobody_else_led, Kind.LOST),
     (r4_an_overtaken_acks_1_never_came_back, Kind.LOST),
     (a_lost_disk_excuses_no_acks_all, Kind.LOST),

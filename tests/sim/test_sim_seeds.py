@@ -10,7 +10,7 @@ from streamhouse.testing.sim.__main__ import main
 from streamhouse.testing.sim.mutant import Mutant
 from streamhouse.testing.sim.mutants import MOST_SEEDS, MUTANTS
 from streamhouse.testing.sim.run import run_seed
-from streamhouse.testing.sim.scenario import Mischief, draw_scenario
+from streamhouse.testing.sim.scenario import AWAITED, Mischief, draw_scenario
 
 SEEDS = 300
 CHUNK = 50
@@ -31,7 +31,7 @@ def test_the_seeds_meet_what_they_are_for() -> None:
     assert sum(outcome.reads for outcome in outcomes) > 100
     assert sum(outcome.leaderships for outcome in outcomes) > 150
     drawn = {mischief for seed in range(SEEDS) for mischief in draw_scenario(seed).mischief}
-    assert drawn == set(Mischief)
+    assert drawn == set(Mischief) - AWAITED
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))

@@ -156,7 +156,7 @@ MUTANTS = (
     Mutant(
         name="unknown producer starts anywhere",
         rule="R21",
-        story="a partition takes the first batch that it sees of a producer, and a connection refuses at once and forgets it",
+        story="a partition takes any first batch of a producer, and a connection refuses at once and forgets it",
         shows_as=frozenset({Kind.LOST}),
         breaks=_log_takes_any_first,
         applies=_with_idempotent,
