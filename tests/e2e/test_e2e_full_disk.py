@@ -30,7 +30,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     try:
         subprocess.run(mount, check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"a tmpfs cannot be mounted here: {error}")
+        pytest.fail(f"this test needs a small file system of its own; mounting a tmpfs failed: {error}")
     try:
         yield place
     finally:

@@ -9,6 +9,7 @@ from streamhouse.core.errors import (
     ObjectExists,
     ObjectNotFound,
     ReadPastEnd,
+    StoreCredentialsMissing,
     StoreDenied,
     StoreError,
     StoreMisconfigured,
@@ -57,7 +58,7 @@ def answered(status: str, code: str = "") -> str:
         (GenericError(UNSENT + "ConnectionRefused"), StoreUnavailable, "connection refused"),
         (GenericError(UNSENT + "dns error"), StoreUnavailable, "resolved"),
         (OSError("something else altogether"), StoreUnavailable, "something else"),
-        (GenericError(INSTANCE), StoreUnavailable, "AWS_ACCESS_KEY_ID"),
+        (GenericError(INSTANCE), StoreCredentialsMissing, "AWS_ACCESS_KEY_ID"),
         (NotSupportedError("copy if not exists is not supported"), StoreMisconfigured, "not supported"),
     ],
 )

@@ -12,6 +12,7 @@ from streamhouse.testing.sim.mutants import MOST_SEEDS, MUTANTS
 from streamhouse.testing.sim.run import run_seed
 from streamhouse.testing.sim.scenario import AWAITED, Mischief, draw_scenario
 
+pytestmark = pytest.mark.timeout(1800)  # a hunt takes minutes on a machine that is busy with other things
 SEEDS = 300
 CHUNK = 50
 

@@ -218,14 +218,18 @@ class MetadataProgress:
         self._in_store = 0
         self._stored_boot_ms: int | None = None
         self._loops = Background(unheard)
+        self._started = False
 
     def start(self, report: Report) -> None:
         self._loops = Background(report)
         self._loops.start("metadata progress", self._step)
+        self._started = True
 
     async def close(self) -> None:
         """Does not wait for a store that does not answer: the next start leaves the marks."""
         await self._loops.close()
+        if not self._started:
+            return  # the start was refused: nothing is changed
         try:
             async with asyncio.timeout(_STOP_TIMEOUT_S):
                 await self.leave_marks(last=True)

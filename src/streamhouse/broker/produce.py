@@ -16,8 +16,9 @@ it wait too, also for other partitions. Nothing is awaited between the look at a
 
 **What follows a refused batch is refused (R21).** Clients send five batches of an idempotent producer at once. When the
 first is refused with a retriable error, the others must not be taken before it has come again. The connection remembers
-which batch of which producer was refused and why, and its followers get the same error. All clients then send them
-again in order. With the log's own answer, "out of order" (45), librdkafka would bump its epoch, or give up for good.
+which batch of which producer was refused and why, and its followers get the same error, unless the log knows that all
+before them is written. All clients then send them again in order. With the log's own answer, "out of order" (45),
+librdkafka would bump its epoch, or give up for good.
 
 **Time.** A request waits for its turn and for its partitions for at most MAX_WAIT_S, counted from its arrival, and for
 its acknowledgement until its own time-out. After that the answer is "not known": a batch that has its offsets goes on
@@ -66,6 +67,10 @@ class Outcome:
         self.error: BaseException | None = None
 
 
+Place = PartitionKey | tuple[bytes, int]
+"""A partition; or the name a client gave to a topic that is not known here, and the partition's number."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Refusal:
     producer_epoch: int
@@ -74,6 +79,7 @@ class _Refusal:
     last_sequence: int
     """The last batch that was refused; the memory ends when that one has been taken."""
     error: StreamHouseError
+    """Without its traceback, and never raised again: that would keep requests in memory."""
     until_s: float
     """When it does not count any more, by the loop's clock."""
 
@@ -86,7 +92,7 @@ class WriteOrder:
     def __init__(self) -> None:
         self.gate: asyncio.Task[None] | None = None
         """The last write that waits. It is done when the writes behind it may have their offsets."""
-        self._refusals: dict[tuple[PartitionKey, int], _Refusal] = {}
+        self._refusals: dict[tuple[Place, int], _Refusal] = {}
         """By partition and producer id."""
 
     @property
@@ -101,19 +107,18 @@ class WriteOrder:
         if self.gate is gate:
             self.gate = None
 
-    def check(self, key: PartitionKey, records: BytesLike) -> None:
-        """Raises the error of an earlier batch of the same producer that was refused and has not come again."""
+    def before(self, place: Place, records: BytesLike) -> StreamHouseError | None:
+        """The error of an earlier batch of the same producer that was refused and has not come again."""
         header = _producer_of(records)
-        refusal = None if header is None else self._before(key, header)
-        if refusal is not None:
-            raise refusal.error
+        refusal = None if header is None else self._before(place, header)
+        return None if refusal is None else refusal.error
 
-    def took(self, key: PartitionKey, records: BytesLike) -> None:
-        """The batch has its offsets: its producer goes on from here."""
+    def took(self, place: Place, records: BytesLike) -> None:
+        """The batch has its offsets, or has come again: its producer goes on from here."""
         header = _producer_of(records)
         if header is None:
             return
-        name = (key, header.producer_id)
+        name = (place, header.producer_id)
         refusal = self._refusals.get(name)
         if refusal is None:
             return
@@ -125,19 +130,21 @@ class WriteOrder:
         else:
             del self._refusals[name]
 
-    def refused(self, key: PartitionKey, records: BytesLike, error: StreamHouseError) -> None:
+    def refused(self, place: Place, records: BytesLike, error: StreamHouseError) -> None:
+        """Remember why a batch was refused. ``error`` is one after which clients send the batch again."""
         header = _producer_of(records)
-        if header is None or not error.retriable:
+        if header is None:
             return
-        name = (key, header.producer_id)
-        if (earlier := self._before(key, header)) is not None:
+        name = (place, header.producer_id)
+        if (earlier := self._before(place, header)) is not None:
             self._refusals[name] = replace(earlier, last_sequence=_later(earlier.last_sequence, header.base_sequence))
             return
         known, last = self._refusals.get(name), header.base_sequence
         if known is not None and known.producer_epoch == header.producer_epoch:
             last = _later(known.last_sequence, last)
-        if name not in self._refusals and len(self._refusals) >= MAX_REMEMBERED_REFUSALS:
-            del self._refusals[next(iter(self._refusals))]
+        if known is None:
+            self._make_room()
+        error.__traceback__ = error.__context__ = None  # its frames hold the request
         self._refusals[name] = _Refusal(
             producer_epoch=header.producer_epoch,
             base_sequence=header.base_sequence,
@@ -146,13 +153,25 @@ class WriteOrder:
             until_s=_now_s() + REFUSAL_MEMORY_S,
         )
 
-    def _before(self, key: PartitionKey, header: BatchHeader) -> _Refusal | None:
+    def _make_room(self) -> None:
+        now_s = _now_s()
+        for name in [name for name, refusal in self._refusals.items() if refusal.until_s <= now_s]:
+            del self._refusals[name]
+        if len(self._refusals) >= MAX_REMEMBERED_REFUSALS:
+            del self._refusals[next(iter(self._refusals))]
+
+    def _before(self, place: Place, header: BatchHeader) -> _Refusal | None:
         """The refusal of an earlier batch of this producer epoch."""
-        refusal = self._refusals.get((key, header.producer_id))
-        if refusal is None or refusal.producer_epoch != header.producer_epoch or _now_s() >= refusal.until_s:
+        name = (place, header.producer_id)
+        refusal = self._refusals.get(name)
+        if refusal is None:
+            return None
+        if _now_s() >= refusal.until_s:
+            del self._refusals[name]
             return None
         behind = (header.base_sequence - refusal.base_sequence) % SEQUENCE_MODULUS
-        return refusal if 0 < behind < SEQUENCE_MODULUS // 2 else None
+        is_behind = 0 < behind < SEQUENCE_MODULUS // 2
+        return refusal if is_behind and refusal.producer_epoch == header.producer_epoch else None
 
 
 class ProduceCall:
@@ -272,31 +291,34 @@ class Produce:
         """Returns the batches that wait. Nothing is awaited."""
         waiting: list[Outcome] = []
         for outcome in call.outcomes:
-            records = outcome.records
-            assert records is not None
-            if waiting and any(earlier.key == outcome.key for earlier in waiting):
-                waiting.append(outcome)  # behind one of its own partition
-                continue
-            try:
-                append = self._append(call, outcome, records, order)
-            except (NotLeader, BackPressureRejected) as error:
-                if self._writes.may_soon_take(outcome.key, error, len(records)):
-                    waiting.append(outcome)
-                else:
-                    _refuse(call, outcome, order, error)
-            except StreamHouseError as error:
-                _refuse(call, outcome, order, error)
-            else:
-                call.took(outcome, append)
+            behind_its_own = waiting and any(earlier.key == outcome.key for earlier in waiting)
+            if behind_its_own or not self._append(call, outcome, order, may_wait=True):
+                waiting.append(outcome)
         return waiting
 
-    def _append(self, call: ProduceCall, outcome: Outcome, records: BytesLike, order: WriteOrder) -> Append:
-        if not order.has_refusals:
-            return self._writes.append(outcome.key, records, acks=call.acks)
-        order.check(outcome.key, records)
-        append = self._writes.append(outcome.key, records, acks=call.acks)
-        order.took(outcome.key, records)
-        return append
+    def _append(self, call: ProduceCall, outcome: Outcome, order: WriteOrder, *, may_wait: bool) -> bool:
+        """Give the batch its offsets, or refuse it. False when it had better wait. Nothing is awaited."""
+        key, records = outcome.key, outcome.records
+        assert records is not None
+        earlier = order.before(key, records) if order.has_refusals else None
+        if earlier is not None and not self._writes.knows_all_before(key, records):
+            order.refused(key, records, earlier)
+            call.failed(outcome, earlier)
+            return True
+        try:
+            append = self._writes.append(key, records, acks=call.acks)
+        except StreamHouseError as error:
+            can_wait = may_wait and isinstance(error, (NotLeader, BackPressureRejected))
+            if can_wait and self._writes.may_soon_take(key, error, len(records)):
+                return False
+            if error.retriable:
+                order.refused(key, records, error)
+            call.failed(outcome, error)
+            return True
+        if order.has_refusals:
+            order.took(key, records)
+        call.took(outcome, append)
+        return True
 
     async def _append_later(
         self, call: ProduceCall, waiting: Sequence[Outcome], order: WriteOrder, wait_s: float
@@ -310,21 +332,17 @@ class Produce:
             assert records is not None
             if not call.done:
                 await writes.wait_writable(outcome.key, len(records), max(give_up_s - loop.time(), 0))
-            self._append_now(call, outcome, records, order)
+            self._append_now(call, outcome, order)
 
-    def _append_now(self, call: ProduceCall, outcome: Outcome, records: BytesLike, order: WriteOrder) -> None:
-        if call.done:
-            # The client has gone or was told that the outcome is unknown; it sends the batch again, or gives it up. To
-            # take it now would be a surprise. Its followers on this connection must not overtake it.
-            order.refused(outcome.key, records, NotAcknowledged("an earlier batch was not taken in time"))
-            outcome.records = None
+    def _append_now(self, call: ProduceCall, outcome: Outcome, order: WriteOrder) -> None:
+        if not call.done:
+            self._append(call, outcome, order, may_wait=False)
             return
-        try:
-            append = self._append(call, outcome, records, order)
-        except StreamHouseError as error:
-            _refuse(call, outcome, order, error)
-        else:
-            call.took(outcome, append)
+        # The client has gone or was told that the outcome is unknown; it sends the batch again, or gives it up. To take
+        # it now would be a surprise. Its followers on this connection must not overtake it.
+        assert outcome.records is not None
+        order.refused(outcome.key, outcome.records, NotAcknowledged("an earlier batch was not taken in time"))
+        outcome.records = None
 
     async def _append_behind(
         self, call: ProduceCall, before: asyncio.Task[None], order: WriteOrder, wait_s: float
@@ -336,18 +354,11 @@ class Produce:
         await asyncio.wait([before])
         if call.done:
             for outcome in call.outcomes:
-                assert outcome.records is not None
-                self._append_now(call, outcome, outcome.records, order)
+                self._append_now(call, outcome, order)
             return
         waiting = self._append_all(call, order)
         if waiting:
             await self._append_later(call, waiting, order, max(give_up_s - loop.time(), 0))
-
-
-def _refuse(call: ProduceCall, outcome: Outcome, order: WriteOrder, error: StreamHouseError) -> None:
-    assert outcome.records is not None
-    order.refused(outcome.key, outcome.records, error)
-    call.failed(outcome, error)
 
 
 def _copy(outcomes: Iterable[Outcome]) -> None:

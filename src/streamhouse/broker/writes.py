@@ -44,6 +44,7 @@ from streamhouse.wire.batch import (
     MAGIC,
     NO_TIMESTAMP,
     TRANSACTIONAL_BIT,
+    read_header,
 )
 from streamhouse.wire.buffers import BytesLike
 
@@ -94,6 +95,11 @@ class Writes:
             raise self._nobody_here(key)
         self._check(partition, batch)
         return self._log.append_to(partition, batch, acks=acks)
+
+    def knows_all_before(self, key: PartitionKey, batch: BytesLike) -> bool:
+        """Whether all that an idempotent producer has sent before this batch is known to be in the log."""
+        partition = self._log.partition(key)
+        return partition is not None and partition.producers.knows_all_before(read_header(batch))
 
     def is_changing(self, key: PartitionKey) -> bool:
         """Whether a write had better wait here for a moment than go looking for a leader, or be refused.

@@ -123,6 +123,7 @@ class Node:
         segment_max_bytes: int = 4096,
         max_buffer_bytes: int = 1 << 20,
         producer_expiration_ms: int | None = None,
+        resume_after_ms: int = 30_000,
     ) -> Node:
         wal, recovered = await open_wal(
             directory,
@@ -144,6 +145,7 @@ class Node:
                 rules=FlushRules(segment_max_bytes=segment_max_bytes, segment_max_age_ms=60_000, flush_interval_ms=0),
                 max_buffer_bytes=max_buffer_bytes,
                 producer_expiration_ms=producer_expiration_ms,
+                resume_after_ms=resume_after_ms,
             ),
             on_dropped=lambda key, reason: node.dropped.append((key, reason)),
             on_alarm=lambda words: node.alarms.append(words),

@@ -82,17 +82,36 @@ async def test_r21_a_producer_that_was_forgotten_goes_on_and_one_that_cannot_hav
 ) -> None:
     monkeypatch.setattr(idempotence, "MAX_PRODUCERS_PER_PARTITION", 2)
     async with Stage(tmp_path) as stage:
-        topic, node = await stage.cluster.topic(), await stage.node()
+        topic, node = await stage.cluster.topic(), await stage.node(resume_after_ms=1000)
         (key,) = topic.partition_keys()
         await node.lead(topic)
-        await acked(*(node.log.append(key, batch("v", producer=(id_, 0, 0)), acks=-1) for id_ in (9, 10, 11)))
+        for producer in (9, 10, 11):
+            await acked(node.log.append(key, batch("v", producer=(producer, 0, 0)), acks=-1))
         with pytest.raises(OutOfOrderSequence):
             node.log.append(key, batch("w", producer=(12, 0, 1)), acks=-1)
+        with pytest.raises(BackPressureRejected, match="an earlier one may be on its way"):
+            node.log.append(key, batch("w", producer=(9, 0, 5)), acks=-1)  # the leadership has just begun
+        stage.cluster.clock.advance(1000)
         resumed = [node.log.append(key, batch("w", producer=(9, 0, sequence)), acks=-1) for sequence in range(5, 12)]
         assert [each.base_offset for each in resumed] == list(range(3, 10))
         await acked(*resumed)
         with pytest.raises(OutOfOrderSequence):
             node.log.append(key, batch("x", producer=(9, 0, 4)), acks=-1)  # was it ever written? 46 would say so
+
+
+async def test_r21_a_producer_with_an_uncommitted_batch_is_never_evicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its retry would be written a second time."""
+    monkeypatch.setattr(idempotence, "MAX_PRODUCERS_PER_PARTITION", 2)
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(), await stage.node(resume_after_ms=0)
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        waiting = [node.log.append(key, batch("v", producer=(id_, 0, 0)), acks=-1) for id_ in (9, 10, 11, 12)]
+        again = [node.log.append(key, batch("v", producer=(id_, 0, 0)), acks=-1) for id_ in (9, 10, 11, 12)]
+        assert [each.base_offset for each in again] == [0, 1, 2, 3]
+        await acked(*waiting, *again)
 
 
 async def test_r21_a_batch_that_is_only_partly_known_is_not_called_written(tmp_path: Path) -> None:

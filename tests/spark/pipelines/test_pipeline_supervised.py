@@ -260,7 +260,10 @@ def test_a_runner_runs_what_is_wanted_and_only_one_runner_does(pipelines: Pipeli
         pipelines.delete("two")
     first.stop()
     second.stop()
-    assert sum(ran.queries["two"].stops for ran in first_or_second if "two" in ran.queries) == 1
+    # When the first stops, the second may still take "two" over. Each stops what it ran, once.
+    stops = [ran.queries["two"].stops for ran in first_or_second if "two" in ran.queries]
+    assert stops
+    assert set(stops) == {1}
     pipelines.want("two", WantedState.STOPPED)
     pipelines.delete("two")
     with pytest.raises(DefinitionNotFound, match="no pipeline 'two'"):

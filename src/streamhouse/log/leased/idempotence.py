@@ -8,7 +8,7 @@ have their offsets and are not committed yet. A repeat of such a batch waits for
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,7 +40,7 @@ class Original:
 
 
 class Idempotence:
-    __slots__ = ("_by_offset", "_by_producer", "forgotten_up_to", "windows")
+    __slots__ = ("_boot_ms", "_by_offset", "_by_producer", "_resume_ms", "forgotten_up_to", "windows")
 
     def __init__(self) -> None:
         self.windows = ProducerWindows()
@@ -48,6 +48,9 @@ class Idempotence:
         self.forgotten_up_to = NO_PRODUCER_ID
         """The highest producer id that this partition may have known and forgotten. An unknown producer with a higher
         id has never written here, and starts at sequence 0."""
+        self._boot_ms: Callable[[], int] = lambda: 0
+        self._resume_ms = 0
+        """Until then, by ``_boot_ms``, a forgotten producer does not go on; 0: at any time."""
         self._by_offset: dict[int, Pending] = {}
         self._by_producer: dict[int, deque[Pending]] = {}
         """Both of the uncommitted: a producer has more of them than its window holds, while flushes are slow."""
@@ -67,8 +70,14 @@ class Idempotence:
         """
         producer_id = header.producer_id
         window = self.windows.get(producer_id) or _UNKNOWN
-        outcome = window.judge(run_of(header), may_be_forgotten=producer_id <= self.forgotten_up_to)
+        may_be_forgotten = producer_id <= self.forgotten_up_to
+        outcome = window.judge(run_of(header), may_be_forgotten=may_be_forgotten)
         if outcome is None:
+            if window is _UNKNOWN and header.base_sequence and self._resume_ms and self._boot_ms() < self._resume_ms:
+                raise BackPressureRejected(
+                    f"producer {producer_id} on {partition}: its sequence {header.base_sequence} is the first that this"
+                    " new leader sees; an earlier one may be on its way"
+                )
             return None
         what = f"producer {header.producer_id} on {partition}: sequence {header.base_sequence}"
         match outcome.verdict:
@@ -99,9 +108,7 @@ class Idempotence:
         window.record(run_of(batch.header), batch.base_offset)
         self.windows[producer_id] = window  # at the end: the dictionary is in order of use
         if len(self.windows) > MAX_PRODUCERS_PER_PARTITION:
-            evicted = next(iter(self.windows))
-            del self.windows[evicted]
-            self.forgot(evicted)
+            self._evict()
 
     def committed(self, batches: Iterable[Pending]) -> None:
         """In the order in which they were taken."""
@@ -119,6 +126,30 @@ class Idempotence:
         """The leadership is over; nothing that is uncommitted will be."""
         self._by_offset.clear()
         self._by_producer.clear()
+
+    def knows_all_before(self, header: BatchHeader) -> bool:
+        """Whether the producer's batches before this one are all known to be taken."""
+        window = self.windows.get(header.producer_id)
+        if window is None:
+            return False
+        outcome = window.judge(run_of(header), may_be_forgotten=True)
+        return outcome is None or outcome.verdict is BatchVerdict.DUPLICATE
+
+    def led_from(self, boot_ms: Callable[[], int], resume_after_ms: int) -> None:
+        """A leadership begins now. For a while, a producer that may be forgotten does not go on with any sequence.
+
+        Java sends its next batches to a new leader while earlier ones are still unanswered at the old one. Those come
+        again, and must be first (R21).
+        """
+        self._boot_ms = boot_ms
+        self._resume_ms = boot_ms() + resume_after_ms if resume_after_ms else 0
+
+    def _evict(self) -> None:
+        """Forget the producer that has not written for the longest time and has nothing that waits for its commit."""
+        idle = next((producer_id for producer_id in self.windows if producer_id not in self._by_producer), None)
+        if idle is not None:
+            del self.windows[idle]
+            self.forgot(idle)
 
     def _uncommitted(self, header: BatchHeader) -> list[Pending]:
         """Batches of this producer epoch that wait for their commit, oldest first; maybe more than a window holds."""

@@ -210,6 +210,7 @@ class LeasedLog:
             self.stats.stranded_batches += len(frames.stranded)
             self.drop_partition(key, "the metadata store had lost commits")
             raise await self._lost_commits.write_off(lease, partition, frames)
+        partition.producers.led_from(self._clock.boot_ms, 0 if self._wal_is_durable else self._options.resume_after_ms)
         self._open(partition)
 
     @contextmanager

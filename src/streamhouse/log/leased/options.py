@@ -19,6 +19,9 @@ class LeasedOptions:
     """The most one flush takes of one partition."""
     resubmit_max_age_ms: int = RESUBMIT_MAX_AGE_MS
     """R4: how old an acknowledged acks=1 record may be and still come back after another agent has led."""
+    resume_after_ms: int = 30_000
+    """How old a leadership must be before a producer that may be forgotten goes on with any sequence (R21): as long as
+    clients wait for an answer of the former leader. Where the WAL is the durability there is none."""
     producer_expiration_ms: int | None = None
     """Windows of producers that have not written for longer are not loaded. None: all are."""
 

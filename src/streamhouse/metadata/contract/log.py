@@ -234,7 +234,8 @@ class ProducerPage:
     forgotten_up_to: int
     """The highest producer id that may have written here before and has no window for a leader any more; -1 if there is
     none. Windows go when ``expire_producers`` drops them, when they are idle for longer than the caller wants, and with
-    an earlier topic of the same name. A producer with a higher id and no window has never written here (R21)."""
+    an earlier topic of the same name. A producer with a higher id and no window has never written here (R21). Complete
+    in the first page; the later ones may leave out the idle ones."""
     highest_id: int
     """The highest producer id that has a window here, in this page or not; -1 if there is none."""
 

@@ -106,19 +106,20 @@ def _page_of(tx: Tx, key: PartitionKey, wanted: _Wanted) -> ProducerPage:
         )
         for number, epoch, text, at in rows[: wanted.limit]
     )
-    highest_id, marked_id, has_idle = tx.rows(
+    oldest_for_idle_ms = oldest_ms if last is None else 0  # the first page tells of all
+    highest_id, marked_id, idle_id = tx.rows(
         "SELECT coalesce((SELECT max(producer_id) FROM producer_windows WHERE topic_id = :topic"
         " AND partition_id = :partition), -1), "
         "coalesce((SELECT up_to_producer_id FROM forgotten_producers WHERE topic_id = :topic"
         " AND partition_id = :partition), -1), "
-        "EXISTS (SELECT 1 FROM producer_windows "
-        "WHERE topic_id = :topic AND partition_id = :partition AND updated_at < :oldest)",
-        dict(zip(("topic", "partition"), sql_key(key), strict=True)) | {"oldest": oldest_ms},
+        "coalesce((SELECT max(producer_id) FROM producer_windows "
+        "WHERE topic_id = :topic AND partition_id = :partition AND updated_at < :oldest), -1)",
+        dict(zip(("topic", "partition"), sql_key(key), strict=True)) | {"oldest": oldest_for_idle_ms},
     )[0]
     return ProducerPage(
         states=states,
         more=len(rows) > wanted.limit,
-        forgotten_up_to=max(marked_id, highest_id if has_idle else -1),
+        forgotten_up_to=max(marked_id, idle_id),
         highest_id=highest_id,
     )
 

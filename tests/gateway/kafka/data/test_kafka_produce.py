@@ -473,6 +473,34 @@ async def test_r21_what_follows_a_refused_batch_of_a_forgotten_producer_is_refus
     assert [(await kafka.produce(each)).base_offset for each in batches] == [0, 1, 2]
 
 
+async def test_r21_what_follows_a_batch_for_a_topic_that_was_not_known_yet_is_refused_too(kafka: Ground) -> None:
+    """The topic is made again between two requests of a living producer. Any of its sequences would be taken there."""
+    batches = [
+        batch_of(bytes([48 + place]), producer_id=7, producer_epoch=0, base_sequence=30 + place) for place in range(3)
+    ]
+    assert (await kafka.produce(batches[0])).error_code == 3
+    topic = await kafka.topic()
+    partition = kafka.sh.agent.log.partition(topic.partition_keys()[0])
+    assert partition is not None
+    partition.producers.forgot(7)
+    assert (await kafka.produce(batches[1])).error_code == 3
+    assert [(await kafka.produce(each)).base_offset for each in batches] == [0, 1, 2]
+
+
+async def test_r21_followers_are_taken_where_the_log_knows_all_before_them(kafka: Ground) -> None:
+    """The refused batch came again to another agent, which wrote it, and this agent leads again."""
+    topic = await kafka.topic()
+    batches = [
+        batch_of(bytes([48 + place]), producer_id=7, producer_epoch=0, base_sequence=place) for place in range(3)
+    ]
+    assert (await kafka.produce(batches[0])).base_offset == 0
+    kafka.client.order.refused(topic.partition_keys()[0], batches[1], BackPressureRejected("no room"))
+    assert (await kafka.produce(batches[2])).error_code == 19
+    (key,) = topic.partition_keys()
+    await kafka.sh.agent.log.append(key, batches[1], acks=-1).done
+    assert (await kafka.produce(batches[2])).base_offset == 2
+
+
 async def test_r21_a_batch_whose_time_is_up_while_it_waits_is_not_overtaken(kafka: Ground) -> None:
     topic = await kafka.topic()
     opening = Opening(kafka, topic.partition_keys()[0])

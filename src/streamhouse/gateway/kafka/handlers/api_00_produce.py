@@ -15,6 +15,7 @@ from collections.abc import Awaitable
 from typing import Final
 
 from streamhouse.broker.writes import partition_key
+from streamhouse.core.errors import TopicNotFound
 from streamhouse.core.ids import TopicId
 from streamhouse.gateway.kafka.api import Buffers, Call, hot_api
 from streamhouse.gateway.kafka.codes import ErrorCode
@@ -52,10 +53,19 @@ def _collect(call: Call, answer: ProduceAnswer, data: TopicData) -> None:
         topic = view.topic_by_id(TopicId(data.topic_id))
         code = ErrorCode.UNKNOWN_TOPIC_ID
     answer.topic(data.raw)
+    order = call.client.order
     for index, records in data.partitions:
-        if topic is None:
-            answer.refuse(index, code, f"there is no topic {data.name or data.topic_id}")
-        elif call.version < _ZSTD_FROM_VERSION and _is_zstd(records):
+        place = (data.raw, index)
+        if topic is None or (order.has_refusals and records and order.before(place, records) is not None):
+            # The topic may be known before the next request: what follows must not be taken first (R21).
+            unknown = TopicNotFound(f"there is no topic {data.name or data.topic_id}")
+            if records:
+                order.refused(place, records, unknown)
+            answer.refuse(index, code, unknown.message)
+            continue
+        if order.has_refusals and records:
+            order.took(place, records)
+        if call.version < _ZSTD_FROM_VERSION and _is_zstd(records):
             zstd = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
             answer.refuse(index, zstd, f"zstd needs Produce {_ZSTD_FROM_VERSION}, this is {call.version}")
         else:

@@ -1,3 +1,6 @@
+-- In the order in which commits lock them: a fleet may be at work.
+LOCK TABLE commits, producer_windows IN ACCESS EXCLUSIVE MODE;
+
 -- What a sweep deletes, and what a take-over loads first, is found by an index (R22).
 --
 -- Every commit moves updated_at. An index on that column would turn each of these updates into new index rows. The
