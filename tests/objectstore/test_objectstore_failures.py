@@ -58,7 +58,7 @@ def answered(status: str, code: str = "") -> str:
         (GenericError(UNSENT + "ConnectionRefused"), StoreUnavailable, "connection refused"),
         (GenericError(UNSENT + "dns error"), StoreUnavailable, "resolved"),
         (OSError("something else altogether"), StoreUnavailable, "something else"),
-        (GenericError(INSTANCE), StoreCredentialsMissing, "AWS_ACCESS_KEY_ID"),
+        (GenericError(INSTANCE), StoreCredentialsMissing, "store.access_key_id"),
         (NotSupportedError("copy if not exists is not supported"), StoreMisconfigured, "not supported"),
     ],
 )

@@ -18,6 +18,7 @@ from streamhouse.app.background import Background, Report, unheard
 from streamhouse.core.errors import ConfigError
 from streamhouse.core.limits import RESUBMIT_MAX_AGE_MS
 from streamhouse.core.randomness import Randomness
+from streamhouse.core.units import format_duration
 from streamhouse.metadata.contract import MetadataStore
 
 _log = logging.getLogger(__name__)
@@ -40,9 +41,9 @@ class ExpiryOptions:
     def __post_init__(self) -> None:
         if self.commit_keep_ms <= RESUBMIT_MAX_AGE_MS:
             raise ConfigError(
-                f"append ids kept for {self.commit_keep_ms} ms would be gone while records of that age may still be "
-                f"submitted again under them, and would come twice (R4, R5)",
-                hint=f"set metadata.commit_retention to more than {RESUBMIT_MAX_AGE_MS} ms",
+                f"append ids kept for {format_duration(self.commit_keep_ms)} would be gone while records of that age "
+                "may still be submitted again under them, and would come twice (R4, R5)",
+                hint=f"set metadata.commit_retention to more than {format_duration(RESUBMIT_MAX_AGE_MS)}",
             )
 
 
@@ -81,12 +82,12 @@ class RowExpiry:
     def start(self) -> None:
         for name, sweep in {
             "expiry of producers": _Sweep(
-                what=f"windows of producers idle for more than {self._options.producer_idle_ms} ms",
+                what=f"windows of producers idle for more than {format_duration(self._options.producer_idle_ms)}",
                 delete=self._delete_producers,
                 pause_s=self._jittered_s(_FIRST_LOOK_S),
             ),
             "expiry of commits": _Sweep(
-                what=f"append ids of commits older than {self._options.commit_keep_ms} ms",
+                what=f"append ids of commits older than {format_duration(self._options.commit_keep_ms)}",
                 delete=self._delete_commits,
                 pause_s=self._jittered_s(_FIRST_LOOK_S),
             ),

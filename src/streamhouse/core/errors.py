@@ -334,7 +334,12 @@ class StoreUnavailable(StoreError):
 
 
 class StoreCredentialsMissing(StoreUnavailable):
-    """The last place to look is a service of the cloud, which may answer later. A start does not wait for it."""
+    """No credentials in the settings or the environment, and none from the cloud's metadata service.
+
+    Retriable, because that service may answer later. A start does not wait for it.
+    """
+
+    default_hint = "set store.access_key_id and store.secret_access_key, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 
 
 class StoreDenied(StoreError):

@@ -60,12 +60,19 @@ class ProducerWindow:
         for known in self.batches:
             if known.base_sequence == batch.base_sequence and known.record_count == batch.record_count:
                 return BatchOutcome(verdict=BatchVerdict.DUPLICATE, base_offset=known.base_offset)
-        first, last = self.batches[0], self.batches[-1]
-        if batch.base_sequence == (last.base_sequence + last.record_count) % SEQUENCE_MODULUS:
+        first = self.batches[0]
+        if batch.base_sequence == self.next_sequence(batch.producer_epoch):
             return None
         before = lies_before(batch.base_sequence, batch.record_count, first.base_sequence)
         too_old = before and not may_be_forgotten
         return BatchOutcome(verdict=BatchVerdict.DUPLICATE_TOO_OLD if too_old else BatchVerdict.OUT_OF_ORDER)
+
+    def next_sequence(self, producer_epoch: int) -> int:
+        """The first sequence of the batch that this epoch of the producer has to send next."""
+        if not self.batches or producer_epoch != self.producer_epoch:
+            return 0
+        last = self.batches[-1]
+        return (last.base_sequence + last.record_count) % SEQUENCE_MODULUS
 
     def record(self, batch: BatchRun, base_offset: int) -> None:
         """Note an appended batch, whatever its sequence: the judge has spoken, or a leader has."""

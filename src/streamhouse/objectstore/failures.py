@@ -79,8 +79,8 @@ _HINTS: Final[Mapping[str, str]] = {
 # Without credentials obstore asks the cloud's metadata service for the machine's own.
 _ASKED_THE_MACHINE: Final = ("/latest/api/token", "/latest/meta-data", "/computeMetadata/", "/metadata/identity/")
 _NO_CREDENTIALS_HINT: Final = (
-    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or your cloud's own variables), name a profile, or run where the "
-    "machine has a role"
+    "set store.access_key_id and store.secret_access_key, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or your "
+    "cloud's own variables), name a profile, or run where the machine has a role"
 )
 
 

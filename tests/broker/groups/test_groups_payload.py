@@ -106,8 +106,9 @@ def test_a_group_of_simple_commits_has_no_state() -> None:
 
 
 def test_a_newer_version_is_named_as_such() -> None:
-    with pytest.raises(UnsupportedVersion, match="version 3"):
+    with pytest.raises(UnsupportedVersion, match="version 3") as refused:
         decode(b"\x03\x01")
+    assert refused.value.hint == "upgrade this agent"
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,7 @@ async def test_r23_a_leader_that_was_alive_opens_its_partition_again_and_says_wh
         assert "orders/0: the metadata store says that the log ends at offset 4" in alarm
         assert "3 records at offsets 6 to 8; offsets 4 to 5 are in neither" in alarm
         assert "synchronous_standby_names" in alarm
+        assert "restart the agents one after the other" in alarm
         assert (node.log.stats.stranded_batches, node.alarms) == (3, [alarm.split(" (let a standby")[0]])
 
         await node.lead(topic)

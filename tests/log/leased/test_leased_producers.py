@@ -51,9 +51,11 @@ async def test_idempotent_producers_hear_their_mistakes(tmp_path: Path) -> None:
         (key,) = topic.partition_keys()
         await node.lead(topic)
         await acked(*(node.log.append(key, batch("v", producer=(9, 1, sequence)), acks=1) for sequence in range(7)))
-        with pytest.raises(OutOfOrderSequence):
+        with pytest.raises(OutOfOrderSequence, match="the next sequence is 7"):
             node.log.append(key, batch("v", producer=(9, 1, 9)), acks=1)
-        with pytest.raises(DuplicateSequence):
+        with pytest.raises(OutOfOrderSequence, match="the next sequence is 0"):
+            node.log.append(key, batch("v", producer=(9, 2, 7)), acks=1)  # a new epoch starts at 0
+        with pytest.raises(DuplicateSequence, match="was written before the last five batches"):
             node.log.append(key, batch("v", producer=(9, 1, 0)), acks=1)
         with pytest.raises(StaleProducer):
             node.log.append(key, batch("v", producer=(9, 0, 7)), acks=1)
@@ -67,7 +69,7 @@ async def test_r21_the_first_batch_of_a_producer_is_never_lost_behind_its_second
         (key,) = topic.partition_keys()
         await node.lead(topic)
         for sequence in (1, 2):
-            with pytest.raises(OutOfOrderSequence, match="starts at sequence 0"):
+            with pytest.raises(OutOfOrderSequence, match="does not start at sequence 0"):
                 node.log.append(key, batch("b", producer=(9, 0, sequence)), acks=-1)
         first = node.log.append(key, batch("a", producer=(9, 0, 0)), acks=-1)
         second = node.log.append(key, batch("b", producer=(9, 0, 1)), acks=-1)

@@ -48,8 +48,9 @@ async def test_r23_a_stronger_default_stays_and_nothing_is_told(
 @pytest.mark.parametrize("weak", ["off", "local"])
 @pytest.mark.parametrize("asked", ["synchronous_commit={}", "options=-c%20synchronous_commit%3D{}"])
 async def test_r23_a_url_that_asks_for_less_is_refused(dsn: str, open_store: Opener, weak: str, asked: str) -> None:
-    with pytest.raises(ConfigError, match=f"sets synchronous_commit={weak}"):
+    with pytest.raises(ConfigError, match=f"sets synchronous_commit={weak}") as refused:
         await open_store(f"{dsn}?{asked.format(weak)}")
+    assert refused.value.hint == "remove synchronous_commit from metadata.url"
 
 
 async def test_r23_standbys_that_no_commit_waits_for_are_told_of(

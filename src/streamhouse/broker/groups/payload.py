@@ -84,7 +84,8 @@ def decode(payload: bytes) -> GroupSnapshot:
         return ClassicSnapshot(state=GroupState.EMPTY, protocol_type="", protocol_name="", leader=None, members=())
     if payload[0] not in (_VERSION, _VERSION_WITH_SILENT):
         raise UnsupportedVersion(
-            f"a group's state of version {payload[0]}; this build reads versions {_VERSION} and {_VERSION_WITH_SILENT}"
+            f"a group's state of version {payload[0]}; this build reads versions {_VERSION} and {_VERSION_WITH_SILENT}",
+            hint="upgrade this agent",
         )
     source = _In(payload)
     try:

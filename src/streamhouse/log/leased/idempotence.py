@@ -86,18 +86,21 @@ class Idempotence:
             case BatchVerdict.STALE_PRODUCER:
                 raise StaleProducer(f"{what} comes with epoch {header.producer_epoch}, a newer one has written")
             case BatchVerdict.UNKNOWN_PRODUCER:
-                raise OutOfOrderSequence(f"{what} is its first here; a producer starts at sequence 0")
+                raise OutOfOrderSequence(
+                    f"{what} is this producer's first batch on the partition and does not start at sequence 0"
+                )
         waiting = self._uncommitted(header)
         for batch in waiting:
             same = batch.header.base_sequence == header.base_sequence
             if same and batch.header.record_count == header.record_count:
                 return Original(base_offset=batch.base_offset, pending=batch)
         if outcome.verdict is BatchVerdict.OUT_OF_ORDER:
-            raise OutOfOrderSequence(f"{what} does not follow the last one")
+            following = window.next_sequence(header.producer_epoch)
+            raise OutOfOrderSequence(f"{what} does not follow the last batch; the next sequence is {following}")
         oldest = waiting[0].header.base_sequence if waiting else None
         if oldest is not None and not lies_before(header.base_sequence, header.record_count, oldest):
             raise BackPressureRejected(f"{what} is part of what waits for its commit; send it again")
-        raise DuplicateSequence(f"{what} was written long ago")
+        raise DuplicateSequence(f"{what} was written before the last five batches")
 
     def took(self, batch: Pending) -> None:
         """A batch of an idempotent producer has its offsets."""

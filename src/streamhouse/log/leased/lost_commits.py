@@ -29,7 +29,8 @@ from streamhouse.metadata.contract import HeldLease, Holder, Lease, MetadataStor
 _TTL_MS: Final = 1_000  # it is released at once; this is for a process that ends in between
 _MAX_LOST_EPOCHS: Final = 1_000  # leaderships of one partition that a fail-over took back; more is another store
 WHAT_TO_DO: Final = (
-    "let a standby confirm commits before they count (synchronous_standby_names); compare with what producers have sent"
+    "let a standby confirm commits before they count (synchronous_standby_names); compare with what producers have"
+    " sent; restart the agents one after the other"
 )
 
 _log = logging.getLogger(__name__)

@@ -22,7 +22,8 @@ _WEAK: Final = {
     "off": "a crash of the server loses commits that it has answered",
     "local": "a fail-over loses commits that the server has answered",
 }
-# What an URL asks for has the source "client"; everything else is somebody's default, for us to override.
+# A value from the URL has the source "client". Any other value is a default of the server, the database or the role,
+# and is overridden.
 _SECURE: Final = """
 SELECT s.setting, s.source,
        CASE WHEN s.setting IN ('off', 'local') AND s.source <> 'client'
@@ -48,7 +49,7 @@ async def secure_session(connection: Any, where: str) -> str:
         raise ConfigError(
             f"the metadata URL for {where} sets synchronous_commit={setting}: {_WEAK[setting]}, and each one"
             " acknowledges records",
-            hint="take it out of the URL",
+            hint="remove synchronous_commit from metadata.url",
         )
     return (
         f"PostgreSQL at {where} has synchronous_commit={setting} (set by: {source}): {_WEAK[setting]}. StreamHouse uses"
