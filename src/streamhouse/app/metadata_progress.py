@@ -72,7 +72,7 @@ class Mark:
     cluster_id: UUID
     at_ms: int
     watermarks: Watermarks = field(default_factory=dict)
-    """Of the first partitions by name; MAX_MARKED_PARTITIONS at most."""
+    """Has the first MAX_MARKED_PARTITIONS partitions, in the order of topic names and partition numbers."""
 
     def to_bytes(self) -> bytes:
         named = [[topic, partition, offset] for (topic, partition), offset in self.watermarks.items()]

@@ -266,7 +266,7 @@ class ClusterView:
             self.ended(key)
 
     def ended(self, key: LeaseKey) -> None:
-        """It is lost, or closed for nobody."""
+        """This agent has lost the lease, or has given it up without handing it over."""
         if self._leases.ended(key):
             self._doubt.add([key])
             self._bump_key(key)

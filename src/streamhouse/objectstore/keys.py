@@ -148,13 +148,13 @@ def parse(key: str) -> ObjectKey | None:
 
 
 def metadata_progress_key(progress: int) -> str:
-    """Of a mark that says how new the metadata was."""
+    """The key of the mark that stores this progress of the metadata."""
     _check("progress", progress, _MAX_OFFSET)
     return f"{METADATA_PROGRESS_PREFIX}{progress:020d}"
 
 
 def metadata_progress_of(key: str) -> int | None:
-    """None for what is no such mark."""
+    """The progress that a mark's key names. None for the key of any other object."""
     match = _METADATA_PROGRESS.fullmatch(key)
     return None if match is None else int(match["progress"])
 

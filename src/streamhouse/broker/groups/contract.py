@@ -119,7 +119,7 @@ class JoinResult:
     leader: str
     member_id: str
     members: tuple[JoinedMember, ...] = ()
-    """Everybody, for the leader; nobody, for the others."""
+    """All members in the answer to the leader; empty in the answers to the other members."""
     skip_assignment: bool = False
 
 

@@ -39,12 +39,12 @@ class Silence:
         }
 
     def forget(self, member_id: str) -> bool:
-        """It was heard of, or is gone. Whether the store says that it is silent."""
+        """The member was heard of, or has left. Returns whether the store has an entry for it: delete that at once."""
         self._before.pop(member_id, None)
         return self._written.pop(member_id, None) is not None
 
     def step(self, now_ms: int) -> bool:
-        """Add up the silence. Whether that has to be written."""
+        """Add up the silence of each member. Returns whether there are silent members, which must be written."""
         served_ms = now_ms - self._since_ms
         self._written = {member_id: before_ms + served_ms for member_id, before_ms in self._before.items()}
         return self.goes_on

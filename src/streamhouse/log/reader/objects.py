@@ -66,7 +66,7 @@ class Stretch:
     key: PartitionKey
     entry: Entry
     bytes: ByteRange
-    """Of the object."""
+    """Where they are in the object."""
     base_offset: int
     end_offset: int
     memory_bytes: int

@@ -103,7 +103,7 @@ class WalState:
         self.file_missing = False
         """Frames wait for the newest file, and there is no room for it."""
         self.no_room = ""
-        """Why there is no room on the disk for another file; empty while there is, as far as anyone knows."""
+        """Why there was no room on the disk for another file, at the last attempt; empty when no file is missing."""
         self.files_not_made = 0
         self.next_lsn = next_lsn
         self.synced_lsn = next_lsn - 1

@@ -5,8 +5,8 @@ an answer whole even above the maximum. With less than min bytes to give it wait
 an error. Leased partitions are served by their leader only: 6, with the leader's address from version 16 on; 74 and 75
 for an epoch older or newer than the leader's. 1 only after a fresh look (R16). 100 for an unknown topic id. An agent
 that is about to lead a partition is waited for; one that hands it over serves what is committed until another leads.
-2 where an object of the log is missing or damaged: of all codes the one that clients report to their users without
-moving on. It does not end the wait before half a second: some clients ask again at once.
+2 where an object of the log is missing or damaged: no client skips records because of it, and most report it to their
+users. It does not end the wait at once, but after half a second: some clients ask again without a pause.
 
 Deviations: no follower fetching: the preferred replica is always -1, a replica id is ignored and nothing beyond the
 high watermark is served to anybody. 103 does not occur: a topic is looked up by its id, never by both.

@@ -1,9 +1,10 @@
 """FindCoordinator (10), versions 0–6: which broker coordinates a group. Many groups at once from version 4 on.
 
-The coordinator of a group is the agent that holds its slot's lease, by the store's word unless that agent is this one.
-While no agent holds it, or this agent hands it over, the answer waits half a second, which most hand-overs take less
-than; then it is 15, or this agent, where requests wait on. Transactions are not there yet: 53, so that a client gives
-up at once. Share groups (key type 2) are not served: 42.
+The coordinator of a group is the agent that holds its slot's lease. Unless this agent holds it, the lease is read from
+the metadata store. While no agent holds it, or this agent hands it over, the answer waits up to half a second; most
+hand-overs take less. After that the answer is 15, or this agent if the slot is still changing hands here, where the
+group's requests wait. Transactions are not there yet: 53, so that a client gives up at once. Share groups (key type 2)
+are not served: 42.
 """
 
 from __future__ import annotations
