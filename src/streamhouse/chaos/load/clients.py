@@ -137,6 +137,7 @@ class ClientProcess:
             self._child = subprocess.Popen(
                 argv,
                 stdin=subprocess.PIPE,
+                bufsize=0,  # a word that a dead client did not take is not written again when its stdin is closed
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # Ctrl-C reaches the run alone, which then ends its clients in order
