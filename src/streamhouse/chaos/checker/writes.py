@@ -210,9 +210,8 @@ class WritesJudge:
             return
         self.facts.acknowledged[f"{producer.client} {producer.acks}"] += 1
         key = self._key(name, number)
-        was_read = self.log.complete or 0 <= offset < len(
-            self.log.keys
-        )  # a read that broke off may not have come to it
+        # A read that broke off may not have come to the record.
+        was_read = self.log.complete or 0 <= offset < len(self.log.keys)
         missing = key not in self._first_place
         elsewhere = not missing and offset >= 0 and was_read and self.log.at(offset) != key
         if producer.acks != "all":

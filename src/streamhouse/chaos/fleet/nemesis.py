@@ -1,7 +1,8 @@
 """Carries out the plan: begins faults, ends them, starts agents again, and notes when what was up.
 
-The floor: a fault hits an agent only while another one runs, and a store only while the share of good time so far (an
-agent runs, both stores answer) is above what the options ask for. The data of an agent is never deleted.
+A fault hits an agent only while another one runs, unless there is only one. The floor: a fault hits a store only while
+the share of good time so far (an agent runs, both stores answer) is above what the options ask for. The data of an
+agent is never deleted.
 """
 
 from __future__ import annotations
