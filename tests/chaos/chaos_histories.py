@@ -79,6 +79,8 @@ class Tale:
         outages: Iterable[Span] = (),
         limit_ms: int = 60_000,
         drained: bool = True,
+        killed: Iterable[str] = (),
+        cut_short: bool = False,
     ) -> Verdict:
         return judge(
             self.directory,
@@ -86,6 +88,8 @@ class Tale:
             outages=list(outages),
             unavailable_limit_ms=limit_ms,
             drained=drained,
+            killed=list(killed),
+            cut_short=cut_short,
         )
 
     def found(self, **more: object) -> dict[Kind, int]:

@@ -182,7 +182,52 @@ class TestWrites:
         assert len(verdict.findings.examples()) == MAX_EXAMPLES
 
 
+class TestInterruptedRuns:
+    def test_a_last_read_that_the_run_cut_short_is_not_unreadable(self, tale: Tale) -> None:
+        tale.sent(3)
+        for number, offset in ((0, 0), (1, 1), (2, -1)):
+            tale.acknowledged(number, offset)
+        tale.log(0, complete=False)
+        assert tale.found(cut_short=True) == {}
+
+    def test_a_partition_that_the_last_read_did_not_reach_is_not_judged(self, tale: Tale) -> None:
+        tale.sent(2)
+        tale.acknowledged(0, 0)
+        tale.acknowledged(1, -1)
+        assert tale.found(cut_short=True) == {}
+
+    def test_a_loss_before_the_end_of_a_read_that_was_cut_short_is_found(self, tale: Tale) -> None:
+        tale.sent(2)
+        tale.acknowledged(0, 0)
+        tale.log(1, complete=False)
+        assert tale.found(cut_short=True) == {Kind.LOST: 1}
+
+    def test_records_that_may_be_of_a_killed_client_are_not_foreign(self, tale: Tale) -> None:
+        tale.log("java-0-7 3", "aiokafka-0-7 3")
+        tale.raw("parts/t/0/made.produce", "A 2000 java-0-7 3 0\n")
+        assert tale.found(killed=["java"]) == {Kind.FOREIGN: 1}
+        assert tale.found() == {Kind.FOREIGN: 3}
+
+    def test_the_order_of_a_killed_client_is_not_judged_as_its_failures_are_not_known(self, tale: Tale) -> None:
+        tale.producer("java-0-1")
+        tale.log("java-0-1 1", "java-0-1 0")
+        assert tale.found(killed=["java"]) == {}
+        assert tale.found() == {Kind.REORDERED: 1}
+
+
 class TestReads:
+    def test_two_reads_of_one_unknown_record_agree(self, tale: Tale) -> None:
+        tale.log("java-0-7 3", "java-0-7 4")
+        tale.raw("parts/t/0/final", "V 0 java-0-7 3\n")
+        tale.raw("parts/t/0/made.group", "R 3000 g m 1 0 java-0-7 3\nR 3000 g m 1 1 java-0-7 5\n")
+        assert tale.found(drained=False, killed=["java"]) == {Kind.UNSTABLE_READ: 1}
+
+    def test_a_damaged_record_that_was_delivered_damaged_is_one_anomaly(self, tale: Tale) -> None:
+        tale.foreign(0)
+        tale.log(end=1)
+        tale.raw("parts/t/0/made.group", "R 3000 g m 1 0 ! 0\n")
+        assert tale.found(drained=False) == {Kind.FOREIGN: 1}
+
     def test_unstable_read(self, tale: Tale) -> None:
         tale.written(2, group=True)
         tale.taken(at=3550, member="n", process="other")

@@ -23,6 +23,7 @@ from streamhouse.chaos.fleet.nemesis import Happened
 from streamhouse.chaos.fleet.plan import Plan
 from streamhouse.chaos.fleet.proxy import Mode, Proxy
 from streamhouse.chaos.history import History, lines, partitions
+from streamhouse.chaos.load import clients as clients_module
 from streamhouse.chaos.load.clients import Client, Clients, find_clients
 from streamhouse.chaos.load.shape import MAX_OUTSTANDING, Life
 from streamhouse.chaos.load.spec import GroupSpec, LoadSpec, Role, load_spec
@@ -143,7 +144,8 @@ class TestClients:
     def test_one_client_of_two_is_enough_and_the_other_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         real = importlib.util.find_spec
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "confluent_kafka" else real(name))
-        clients = find_clients(None, Path("/nowhere"))
+        monkeypatch.setattr(clients_module, "cache_directory", lambda: Path("/nowhere"))
+        clients = find_clients(None, None)
         assert [client.name for client in clients.present] == ["aiokafka"]
         assert any(each.startswith("librdkafka: the package confluent-kafka is not") for each in clients.absent)
         assert any("--kafka-jars" in each for each in clients.absent)
@@ -295,7 +297,7 @@ class TestReport:
             ),
             happened=[
                 Happened(kind="kill", target="agent-1", begin_ms=5000, end_ms=7000, detail="for 2.0 s"),
-                Happened(kind="s3", target="s3", begin_ms=9000, end_ms=12_000, detail="hold <for> 3.0 s"),
+                Happened(kind="s3", target="s3", begin_ms=9000, end_ms=12_000, detail="hold for 3.0 s; <late>"),
             ],
             left_out=Counter({FaultKind.PAUSE: 2}),
             skipped={FaultKind.CLOCK: "libfaketime is not installed"},
@@ -311,11 +313,15 @@ class TestReport:
         tale.log()
         document = self.document(tale, tmp_path)
         text = as_text(document)
-        assert text.startswith("chaos: 1 anomalies (lost 1)\n")
+        assert text.startswith("chaos: 1 anomaly (lost 1)\n")
         assert "java: there is no java on PATH" in text
         assert "kill 1, pause 0, stop 0, s3 1, database 0" in text
         assert "libfaketime is not installed" in text
-        assert "lost: t/0: record 0 of p, acknowledged at offset 0" in text
+        assert "lost: t/0: record 0 of p, acknowledged at offset 0 (at 00:00:02 UTC)" in text
+        assert "faults left out (floor, or target busy)  pause 2\n" in text
+        assert "0 records: reported as failed to the application (0 of them are in the log)\n" in text
+        assert "  1970-01-01 00:00:01 UTC\n" in text
+        assert "longest silence while an agent ran and both stores answered; limit 60 s" in text
         assert document["passed"] is False
 
     def test_the_page_is_whole_in_itself_and_marks_faults_silences_and_anomalies(self, tmp_path: Path) -> None:
@@ -325,10 +331,12 @@ class TestReport:
         tale.acknowledged(1, 1, at=9500)
         tale.log(0)
         page = as_page(self.document(tale, tmp_path))
-        assert "<title>kill: for 2.0 s</title>" in page
-        assert "<title>s3: hold &lt;for&gt; 3.0 s</title>" in page
-        assert "<title>nothing acknowledged for 8.0 s</title>" in page
-        assert "<title>lost: t/0: record 1 of p, acknowledged at offset 1</title>" in page
+        assert "<title>agent-1 killed at 00:00:05 UTC, started again after 2.0 s</title>" in page
+        assert "<title>s3: connections held silent at 00:00:09 UTC, for 3.0 s; &lt;late&gt;</title>" in page
+        assert "<title>nothing acknowledged for 8.0 s, until 00:00:09 UTC</title>" in page
+        assert "<title>lost: t/0: record 1 of p, acknowledged at offset 1, at 00:00:09 UTC</title>" in page
+        assert "kill: SIGKILL of an agent" in page, "the key says what each fault is"
+        assert "<th>longest silence while an agent ran and both stores answered; limit 60 s</th>" in page
         assert "src=" not in page
         assert "href=" not in page
 

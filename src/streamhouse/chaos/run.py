@@ -20,7 +20,7 @@ from streamhouse.chaos.fleet.fleet import Fleet
 from streamhouse.chaos.fleet.nemesis import Nemesis
 from streamhouse.chaos.fleet.plan import Plan
 from streamhouse.chaos.load.clients import Client, ClientProcess, Clients, find_clients
-from streamhouse.chaos.load.spec import GroupSpec, LoadSpec, Role
+from streamhouse.chaos.load.spec import NO_BROKER, GroupSpec, LoadSpec, Role
 from streamhouse.chaos.options import AGENT_FAULTS, DEFAULT_TOPICS, FaultKind, Options
 from streamhouse.chaos.report.document import Story, compose
 from streamhouse.chaos.report.page import as_page
@@ -28,7 +28,6 @@ from streamhouse.chaos.report.text import as_text
 from streamhouse.core.clock import SystemClock
 from streamhouse.core.errors import InvalidRequest, ServiceFailed
 from streamhouse.core.randomness import SeededRandomness, SystemRandomness
-from streamhouse.core.settings import load_settings
 
 _TOPICS_S: Final = 60.0
 _WARM_UP_S: Final = 3.0
@@ -67,13 +66,21 @@ class Interrupted:
                 signal.signal(each, handler)
 
 
-def run_chaos(options: Options, *, say: Callable[[str], None]) -> dict[str, Any]:
-    """Returns the report, which is also in ``options.results`` as report.json, report.txt and report.html."""
+def run_chaos(
+    options: Options, *, say: Callable[[str], None], begins: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
+    """Returns the report, which is also in ``options.results`` as report.json, report.txt and report.html.
+
+    Calls ``begins`` when options, clients and the folder of results are good. Raises KeyboardInterrupt when it is
+    interrupted before the load began: there is nothing to report yet.
+    """
     options.check()
     clients = find_clients(options.clients, options.kafka_jars)
     interrupted = Interrupted()
     with interrupted.heard(), ExitStack() as stack:
-        return Run(options, clients, interrupted, say, stack).whole()
+        run = Run(options, clients, interrupted, say, stack)
+        begins()
+        return run.whole()
 
 
 class Run:
@@ -95,10 +102,16 @@ class Run:
         self._topics = {f"{self._run}-{name}": count for name, count in DEFAULT_TOPICS.items()}
         self._troubles: list[str] = []
         self._load: list[ClientProcess] = []
+        self._killed: list[ClientProcess] = []
+        """Clients that ended by a signal: the last lines of their history may be missing."""
+        self._cut_short = False
+        """The second Ctrl-C came before the last read had ended."""
+        self._all_is_well = False
         self._home: Path | None = None
         self._history = options.results / "history"
         self._logs = options.results / "logs"
         _make_folders(options.results, self._history, self._logs)
+        self._stack.callback(self._drop_logs)  # it runs last: when agents and clients have written their last lines
 
     def whole(self) -> dict[str, Any]:
         fleet = self._fleet()
@@ -125,6 +138,8 @@ class Run:
             outages=nemesis.outages(),
             unavailable_limit_ms=int(self._options.unavailable_limit_s * 1000),
             drained=drained,
+            killed={process.spec.process for process in self._killed if process.spec.role is Role.PRODUCERS},
+            cut_short=self._cut_short,
         )
         story = Story(
             run=self._run,
@@ -140,6 +155,8 @@ class Run:
             skipped=skipped,
             good_share=nemesis.good_share,
             troubles=self._troubles,
+            killed=[process.name for process in self._killed],
+            judged=not self._cut_short,
             data=str(self._home) if self._options.keep and self._home is not None else None,
         )
         document = compose(self._options, story, verdict)
@@ -155,28 +172,20 @@ class Run:
         home = self._home = Path(tempfile.mkdtemp(prefix="streamhouse-chaos-"))
         if not self._options.keep:
             self._stack.callback(shutil.rmtree, home, ignore_errors=True)
-        fleet = Fleet(self._options, home)
-        self._stack.callback(fleet.keep_logs, self._logs)
+        fleet = Fleet(self._options, home, logs=self._logs, interrupted=self._interrupted)
+        self._stack.callback(fleet.keep_logs)
         return self._stack.enter_context(fleet)
 
     def _nemesis(self, fleet: Fleet | None) -> tuple[Nemesis, dict[FaultKind, str]]:
         agents: Sequence[Agent] = fleet.agents if fleet is not None else list(map(KnownProcess, self._options.pids))
         skipped = dict(fleet.skipped) if fleet is not None else _not_on_a_running_fleet(self._options)
         self._kinds = [kind for kind in self._options.faults if kind not in skipped]
-        lease_s = (
-            load_settings(
-                flags={"profile": "fast", **self._options.settings},
-                environ={},
-                working_dir=self._options.results.resolve(),
-            ).settings.lease.ttl_ms
-            / 1000
-        )
         plan = Plan(
             SeededRandomness(self._options.seed),
             kinds=self._kinds,
             agents=max(1, len(agents)),
             every_s=self._options.fault_every_s,
-            lease_s=lease_s,
+            lease_s=self._options.agent_settings().lease.ttl_ms / 1000,
         )
         nemesis = Nemesis(
             plan,
@@ -250,11 +259,19 @@ class Run:
         client = self._clients.python
         process = ClientProcess(self._spec(client, Role.TOPICS, bootstrap), client, self._logs)
         try:
-            code = process.wait(_TOPICS_S + _GRACE_S)
-            if code != 0:
+            deadline_s = time.monotonic() + _TOPICS_S + _GRACE_S
+            while process.wait(0.2) is None and time.monotonic() < deadline_s:
+                if self._interrupted():
+                    raise KeyboardInterrupt
+            if process.ended() == NO_BROKER:
+                raise ServiceFailed(
+                    f"no Kafka broker answers at {bootstrap} (waited {_TOPICS_S:.0f} s)",
+                    hint="check --bootstrap, and that the fleet runs",
+                )
+            if process.ended() != 0:
                 raise ServiceFailed(
                     f"the topics of the run could not be created at {bootstrap}: {process.last_words()}",
-                    hint="check the address, and that the fleet answers",
+                    hint="check --bootstrap, and that the fleet runs",
                 )
         finally:
             process.kill()
@@ -275,21 +292,27 @@ class Run:
         groups = [each for each in self._load if each.spec.role is Role.GROUPS]
         for process in self._load:
             if process.ended() is not None:
+                self._note_killed(process)
                 self._troubles.append(f"{process.name} ended early with {process.ended()}: {process.last_words()}")
         self._say("producers wait for their last answers")
         self._end_all(producers, "stop")
         self._say("groups read to the end")
         self._end_all(groups, "drain")
-        drained = not self._interrupted.twice()
+        if self._interrupted.twice():
+            self._cut_short = True
+            return False
         self._say("the whole log is read")
         client = self._clients.python
         final = ClientProcess(self._spec(client, Role.FINAL, bootstrap), client, self._logs)
         self._load.append(final)
         while final.wait(0.2) is None and not self._interrupted.twice():
             continue
-        if final.ended() != 0:
+        if final.ended() is None:
+            final.kill()
+            self._cut_short = True
+        elif final.ended() != 0:
             self._troubles.append(f"the last read did not reach the end: {final.last_words()}")
-        return drained
+        return True
 
     def _end_all(self, processes: Sequence[ClientProcess], word: str) -> None:
         for process in processes:
@@ -299,10 +322,20 @@ class Run:
             while process.wait(0.2) is None and time.monotonic() < deadline_s and not self._interrupted.twice():
                 continue
             if process.ended() is None:
-                self._troubles.append(f"{process.name} did not end and was killed; its history may be incomplete")
+                if not self._interrupted.twice():
+                    self._troubles.append(f"{process.name} did not end and was killed; its history may be incomplete")
                 process.kill()
-            elif process.ended() != 0 and not any(process.name in trouble for trouble in self._troubles):
+                self._note_killed(process)
+                continue
+            self._note_killed(process)
+            if process.ended() != 0 and not any(process.name in trouble for trouble in self._troubles):
                 self._troubles.append(f"{process.name} ended with {process.ended()}: {process.last_words()}")
+
+    def _note_killed(self, process: ClientProcess) -> None:
+        """Notes a client that ended by a signal. Java reports SIGTERM as 143."""
+        code = process.ended()
+        if code is not None and (code < 0 or code >= 128) and process not in self._killed:
+            self._killed.append(process)
 
     def _end_load(self) -> None:
         for process in self._load:
@@ -316,12 +349,26 @@ class Run:
         (results / "report.txt").write_text(as_text(document))
         (results / "report.html").write_text(as_page(document))
         if document["passed"] and not self._options.keep:
-            self._stack.callback(shutil.rmtree, self._logs, ignore_errors=True)
+            self._all_is_well = True
             shutil.rmtree(self._history, ignore_errors=True)
+
+    def _drop_logs(self) -> None:
+        if self._all_is_well:
+            shutil.rmtree(self._logs, ignore_errors=True)
 
 
 def _make_folders(results: Path, *folders: Path) -> None:
-    """Empty ones. Folders of an earlier run are replaced; folders of anything else are not touched."""
+    """Makes empty folders. Folders of an earlier run are replaced; folders of another program are not touched."""
+    try:
+        _replace_folders(results, *folders)
+    except OSError as error:
+        raise InvalidRequest(
+            f"the folder of results {results} cannot be made: {error.strerror or error}",
+            hint="choose another one with --results",
+        ) from error
+
+
+def _replace_folders(results: Path, *folders: Path) -> None:
     mark = results / _MARK
     if not mark.exists() and any(folder.exists() for folder in folders):
         raise InvalidRequest(
@@ -336,7 +383,7 @@ def _make_folders(results: Path, *folders: Path) -> None:
 
 
 def _not_on_a_running_fleet(options: Options) -> dict[FaultKind, str]:
-    """Of a fleet that runs already, at most the processes are known; they can be paused, not started again."""
+    """The faults that are not possible on a fleet that the run did not start. Processes of ``--pids`` can be paused."""
     skipped = dict.fromkeys(options.faults, "the run did not start this fleet")
     if options.pids:
         skipped.pop(FaultKind.PAUSE, None)

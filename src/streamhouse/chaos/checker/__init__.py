@@ -7,7 +7,7 @@ it apart from every room of the engine: a fault there cannot hide itself here.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,8 +60,13 @@ def judge(
     outages: Sequence[Span] = (),
     unavailable_limit_ms: int,
     drained: bool = True,
+    killed: Collection[str] = (),
+    cut_short: bool = False,
 ) -> Verdict:
-    """``drained``: the groups had their time to reach the end, so one that did not is an anomaly."""
+    """``drained``: the groups had their time to reach the end, so one that did not is an anomaly.
+
+    ``killed``: client processes whose history lacks its last lines. ``cut_short``: the run ended the last read itself.
+    """
     findings = Findings()
     producers = read_producers(history)
     no_agent = merge_spans(without_agents)
@@ -71,7 +76,7 @@ def judge(
     rate: Counter[int] = Counter()
     for topic, partition in partitions(history):
         part, where = history / "parts" / topic / str(partition), f"{topic}/{partition}"
-        writes = WritesJudge(part, where, producers, findings)
+        writes = WritesJudge(part, where, producers, findings, killed=killed, cut_short=cut_short)
         writes.judge()
         facts.append(writes.facts)
         groups = judge_groups(part, where, writes.facts.log_end, findings)

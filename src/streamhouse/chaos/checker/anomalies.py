@@ -35,7 +35,9 @@ MEANINGS: Final = {
     Kind.UNREADABLE: "the last read did not reach the end of the partition in time",
     Kind.COMMIT_WENT_BACK: "a group's committed offset was lower than one that had been acknowledged before",
     Kind.SKIPPED: "a group committed past a record that none of its members was given",
-    Kind.UNAVAILABLE: "a partition acknowledged nothing, or a group did not catch up, for longer than the limit",
+    Kind.UNAVAILABLE: (
+        "a partition acknowledged nothing for longer than the limit, or a group had not committed everything at the end"
+    ),
 }
 
 

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from streamhouse.chaos.checker.anomalies import Findings, Kind
-from streamhouse.chaos.history import lines
+from streamhouse.chaos.history import DAMAGED, lines
 
 _NOTHING: Final = -1
+_FOREIGN: Final = -2  # damaged, or written for another place: the history does not say which record it is
 _NUMBER_BITS: Final = 40  # of a record's key: its producer's place in the table stands above them
 
 
@@ -55,7 +56,7 @@ class PartitionLog:
 
     def __init__(self) -> None:
         self.keys = array("q")
-        """By offset; _NOTHING where a hole or a foreign record is."""
+        """By offset; _NOTHING where a hole is, _FOREIGN where a damaged record is."""
         self.end = 0
         self.complete = False
 
@@ -75,12 +76,31 @@ def read_producers(directory: Path) -> dict[str, Producer]:
 
 
 class WritesJudge:
-    def __init__(self, part: Path, where: str, producers: Mapping[str, Producer], findings: Findings) -> None:
+    """Judges one partition.
+
+    ``killed`` names client processes that were killed: the last lines of their history may be missing, so a record of
+    an unknown producer may be one of theirs. ``cut_short``: the run itself ended the last read before its end.
+    """
+
+    def __init__(
+        self,
+        part: Path,
+        where: str,
+        producers: Mapping[str, Producer],
+        findings: Findings,
+        *,
+        killed: Collection[str] = (),
+        cut_short: bool = False,
+    ) -> None:
         self._part = part
         self._where = where
         self._producers = producers
+        self._places = {name: producer.place for name, producer in producers.items()}
+        """Also producers that the history does not know; they get the places behind the known ones."""
         self._names = list(producers)
         self._findings = findings
+        self._killed = tuple(f"{process}-" for process in killed)
+        self._cut_short = cut_short
         self.facts = WriteFacts()
         self.log = PartitionLog()
         self._first_place: dict[int, int] = {}
@@ -95,12 +115,20 @@ class WritesJudge:
         self._judge_reads()
 
     def _key(self, producer: str, number: str) -> int:
-        known = self._producers.get(producer)
-        return _NOTHING if known is None else known.place << _NUMBER_BITS | int(number)
+        if producer == DAMAGED:
+            return _FOREIGN
+        place = self._places.get(producer)
+        if place is None:
+            place = self._places[producer] = len(self._names)
+            self._names.append(producer)
+        return place << _NUMBER_BITS | int(number)
+
+    def _may_be_of_a_killed_client(self, producer: str) -> bool:
+        return producer.startswith(self._killed)
 
     def _name(self, key: int) -> str:
-        if key == _NOTHING:
-            return "nothing"
+        if key < 0:
+            return "nothing" if key == _NOTHING else "a foreign record"
         return f"record {key & (1 << _NUMBER_BITS) - 1} of {self._names[key >> _NUMBER_BITS]}"
 
     def _failures(self) -> set[int]:
@@ -126,21 +154,20 @@ class WritesJudge:
             if offset > len(keys):
                 self._add(Kind.HOLE, f"after offset {len(keys) - 1} came {offset}")
                 keys.extend([_NOTHING] * (offset - len(keys)))
-            key = self._key(words[2], words[3]) if words[0] == "V" else _NOTHING
             if words[0] == "X":
                 self._add(Kind.FOREIGN, f"offset {offset}: {words[2]}")
-            elif key == _NOTHING:
+            elif words[2] not in self._producers and not self._may_be_of_a_killed_client(words[2]):
                 self._add(Kind.FOREIGN, f"offset {offset}: record {words[3]} of {words[2]}, which was never started")
-            keys.append(key)
-        if not self.log.complete:
+            keys.append(self._key(words[2], words[3]) if words[0] == "V" else _FOREIGN)
+        if not self.log.complete and not self._cut_short:
             self._add(Kind.UNREADABLE, f"the last read stopped at offset {len(keys)}")
-        elif self.log.end > len(keys):
+        elif self.log.complete and self.log.end > len(keys):
             self._add(Kind.HOLE, f"nothing was read between offset {len(keys)} and the end, {self.log.end}")
         self.facts.log_end = max(self.log.end, len(keys))
 
     def _read_again(self, offset: int, words: list[str]) -> None:
         """The last read gave an offset twice: a consumer that lost its connection may begin again a little earlier."""
-        key = self._key(words[2], words[3]) if words[0] == "V" else _NOTHING
+        key = self._key(words[2], words[3]) if words[0] == "V" else _FOREIGN
         if key != self.log.keys[offset]:
             self._add(
                 Kind.UNSTABLE_READ,
@@ -151,7 +178,7 @@ class WritesJudge:
         producers = list(self._producers.values())
         last: dict[int, int] = {}
         for offset, key in enumerate(self.log.keys):
-            if key == _NOTHING:
+            if key < 0 or key >> _NUMBER_BITS >= len(producers):
                 continue
             producer = producers[key >> _NUMBER_BITS]
             first = self._first_place.setdefault(key, offset)
@@ -161,7 +188,8 @@ class WritesJudge:
                 else:
                     self.facts.permitted_duplicates += 1
                 continue
-            if producer.ordered and key not in failed:  # one that the client gave up may arrive late
+            # A record that the client gave up may arrive late. A killed client could not say what it gave up.
+            if producer.ordered and key not in failed and not self._may_be_of_a_killed_client(producer.name):
                 before = last.get(producer.place, _NOTHING)
                 if key < before:
                     self._add(Kind.REORDERED, f"{self._name(key)} is at offset {offset}, behind {self._name(before)}")
@@ -176,17 +204,21 @@ class WritesJudge:
     def _acknowledged(self, at_ms: int, name: str, number: str, offset: int) -> None:
         producer = self._producers.get(name)
         if producer is None:
-            self._add(Kind.FOREIGN, f"record {number} of {name} was acknowledged, and {name} was never started", at_ms)
+            if not self._may_be_of_a_killed_client(name):
+                what = f"record {number} of {name} was acknowledged, and {name} was never started"
+                self._add(Kind.FOREIGN, what, at_ms)
             return
         self.facts.acknowledged[f"{producer.client} {producer.acks}"] += 1
         key = self._key(name, number)
+        # A read that broke off may not have come to the record.
+        was_read = self.log.complete or 0 <= offset < len(self.log.keys)
         missing = key not in self._first_place
-        elsewhere = not missing and offset >= 0 and self.log.at(offset) != key
+        elsewhere = not missing and offset >= 0 and was_read and self.log.at(offset) != key
         if producer.acks != "all":
-            self.facts.lost_acks_1 += missing
+            self.facts.lost_acks_1 += missing and was_read
             self.facts.moved_acks_1 += elsewhere
         elif missing:
-            if self.log.complete or offset < len(self.log.keys):  # behind the end of a read that broke off, who knows
+            if was_read:
                 self._add(Kind.LOST, f"{self._name(key)}, acknowledged at offset {offset}", at_ms)
         elif elsewhere:
             there = self._name(self.log.at(offset))
@@ -206,7 +238,7 @@ class WritesJudge:
                 offset, key = int(words[5]), self._key(words[6], words[7])
                 if not self.log.complete and offset >= len(self.log.keys):
                     continue
-                if key != self.log.at(offset) or key == _NOTHING:
+                if key != self.log.at(offset):
                     later = self._name(self.log.at(offset))
                     what = f"offset {offset} gave {words[3]} {self._name(key)}, and {later} at the end"
                     self._add(Kind.UNSTABLE_READ, what, int(words[1]))

@@ -13,7 +13,7 @@ from typing import Final
 
 from streamhouse.chaos.fleet.clocks import OwnClock
 from streamhouse.chaos.fleet.disk import SmallDisk
-from streamhouse.testing.services.process import process_exists
+from streamhouse.testing.services.process import process_exists, process_started
 
 _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None)
@@ -71,6 +71,10 @@ class Agent:
     def alive(self) -> bool:
         return self._child is not None and self._child.poll() is None
 
+    def gone(self) -> bool:
+        """It ended, and the run cannot start it again."""
+        return False
+
     def exit_code(self) -> int | None:
         return None if self._child is None else self._child.poll()
 
@@ -120,18 +124,22 @@ class Agent:
 
 
 class KnownProcess(Agent):
-    """An agent that another one started. The run can pause it; it cannot start it again, so it does not end it."""
+    """An agent that the run did not start. The run can pause it; it cannot start it again, so it does not end it."""
 
     def __init__(self, pid: int) -> None:
         self.name = f"pid-{pid}"
         self.disk, self.clock, self.paused = None, None, False
         self._pid = pid
+        self._started = process_started(pid)
 
     def start(self) -> None:
         return
 
     def alive(self) -> bool:
-        return process_exists(self._pid)
+        return process_exists(self._pid) and process_started(self._pid) == self._started
+
+    def gone(self) -> bool:
+        return not self.alive()
 
     def exit_code(self) -> int | None:
         return None

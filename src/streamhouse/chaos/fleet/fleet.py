@@ -14,35 +14,26 @@ from streamhouse.chaos.fleet.agents import Agent
 from streamhouse.chaos.fleet.clocks import OwnClock, find_libfaketime
 from streamhouse.chaos.fleet.disk import SmallDisk, why_no_disks
 from streamhouse.chaos.fleet.proxy import Proxy
-from streamhouse.chaos.options import FaultKind, Options
+from streamhouse.chaos.options import AGENT_SETTINGS, FaultKind, Options
 from streamhouse.core.errors import ServiceFailed
 from streamhouse.testing.services.ports import free_ports
 from streamhouse.testing.services.postgres import start_postgres
 from streamhouse.testing.services.s3 import start_s3
 
 _READY_S: Final = 120.0
-_SETTINGS: Final = {
-    "profile": "fast",
-    "durability": "object",
-    "memory.write_buffer_bytes": "1MiB",  # so that an outage of a few seconds leaves batches refused for want of room
-    "segment.max_bytes": "256KiB",
-    "wal.file_bytes": "1MiB",
-    "wal.max_bytes": "256MiB",
-    "store.request_timeout": "3s",
-    "store.retry_deadline": "20s",
-    "agent.stop_timeout": "10s",
-    "log.level": "info",
-}
 
 
 class Fleet:
     """``skipped`` says which faults this machine cannot have, and why."""
 
-    def __init__(self, options: Options, home: Path) -> None:
+    def __init__(self, options: Options, home: Path, *, logs: Path, interrupted: Callable[[], bool]) -> None:
+        """``logs``: where the agents' logs are after the run."""
         self.skipped: dict[FaultKind, str] = {}
         self.agents: list[Agent] = []
         self._options = options
         self._home = home
+        self._logs = logs
+        self._interrupted = interrupted
         self._stack = ExitStack()
         self.s3: Proxy
         self.database: Proxy
@@ -73,7 +64,7 @@ class Fleet:
         self.database = self._proxy(postgres.port)
         self.s3 = self._proxy(s3.ports[0])
         settings = {
-            **_SETTINGS,
+            **AGENT_SETTINGS,
             "metadata.url": dsn.replace(f":{postgres.port}/", f":{self.database.port}/"),
             "store.url": f"s3://{bucket}/chaos",
             "store.endpoint_url": s3.endpoint_url.replace(f":{s3.ports[0]}", f":{self.s3.port}"),
@@ -84,7 +75,7 @@ class Fleet:
         }
         disks, library = self._disks(), self._clocks()
         self._stack.callback(self._end_agents)
-        for number, port in enumerate(free_ports(self._options.agents), 1):
+        for number, port in enumerate(free_ports(self._options.agent_count), 1):
             name = f"agent-{number}"
             data = self._home / name
             data.mkdir(parents=True)
@@ -100,7 +91,9 @@ class Fleet:
             )
         for agent in self.agents:
             agent.start()
-        self.wait_ready(lambda: False)
+        self.wait_ready(self._interrupted)
+        if self._interrupted():
+            raise KeyboardInterrupt
 
     def _proxy(self, port: int) -> Proxy:
         proxy = Proxy(port)
@@ -129,25 +122,27 @@ class Fleet:
         return library
 
     def wait_ready(self, interrupted: Callable[[], bool]) -> None:
-        """Returns when every agent is ready. Raises ServiceFailed when one ends, or none of it happens in time."""
+        """Returns when every agent is ready, or at an interruption. Raises ServiceFailed when one ends or is late."""
         deadline_s = time.monotonic() + _READY_S
         while not all(agent.ready() for agent in self.agents) and not interrupted():
             ended = [agent for agent in self.agents if not agent.alive()]
             if ended or time.monotonic() > deadline_s:
                 late = ended or [agent for agent in self.agents if not agent.ready()]
                 what = "ended while it started" if ended else f"was not ready after {_READY_S:.0f} s"
-                raise ServiceFailed(f"{late[0].name} {what}; the end of its log:\n{late[0].log_tail()}")
+                raise ServiceFailed(
+                    f"{late[0].name} {what}; the end of its log:\n{late[0].log_tail()}\n",
+                    hint=f"the whole log is in {self._logs / late[0].log_path.name}",
+                )
             time.sleep(0.05)
 
     def _end_agents(self) -> None:
         for agent in self.agents:
             agent.kill()
 
-    def keep_logs(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+    def keep_logs(self) -> None:
         for agent in self.agents:
             if agent.log_path.exists():
-                shutil.copy(agent.log_path, folder / agent.log_path.name)
+                shutil.copy(agent.log_path, self._logs / agent.log_path.name)
 
 
 def names(agents: Sequence[Agent]) -> list[str]:

@@ -1,7 +1,8 @@
 """Carries out the plan: begins faults, ends them, starts agents again, and notes when what was up.
 
-The floor: a fault hits an agent only while another one runs, and a store only while the share of good time so far (an
-agent runs, both stores answer) is above what the options ask for. The data of an agent is never deleted.
+A fault hits an agent only while another one runs, unless there is only one. The floor: a fault hits a store only while
+the share of good time so far (an agent runs, both stores answer) is above what the options ask for. The data of an
+agent is never deleted.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ class Nemesis:
         self._active: list[_Active] = []
         self._down_since_s: dict[str, float] = {}
         """Agents that ended by themselves, and since when."""
+        self._gone: set[str] = set()
+        """Processes of a running fleet that ended: the run cannot start them again, and other agents may serve."""
         self.happened: list[Happened] = []
         self.left_out: Counter[FaultKind] = Counter()
         self.without_agents: list[Span] = []
@@ -106,7 +109,9 @@ class Nemesis:
                 active.until_s = 0.0  # its time is over: what still runs is killed
             self._end(active)
         for agent in self._agents:
-            if not agent.alive():
+            if agent.gone():
+                self._note_gone(agent)
+            elif not agent.alive():
                 self._start_again(agent)
 
     def release(self) -> None:
@@ -144,9 +149,21 @@ class Nemesis:
         if agent.alive():
             self._down_since_s.pop(agent.name, None)
             return
+        if agent.gone():
+            self._note_gone(agent)
+            return
         since_s = self._down_since_s.setdefault(agent.name, now_s)
         if now_s - since_s >= _RESTART_AFTER_S:
             self._start_again(agent)
+
+    def _note_gone(self, agent: Agent) -> None:
+        if agent.name not in self._gone:
+            self._gone.add(agent.name)
+            now_ms = self._wall_ms()
+            detail = "ended during the run; the run cannot start it again"
+            self.happened.append(
+                Happened(kind="exit", target=agent.name, begin_ms=now_ms, end_ms=now_ms, detail=detail)
+            )
 
     def _start_again(self, agent: Agent) -> None:
         code = agent.exit_code()
@@ -162,7 +179,8 @@ class Nemesis:
 
     def _look(self) -> None:
         now_s, now_ms = time.monotonic(), self._wall_ms()
-        served = not self._agents or any(agent.running() for agent in self._agents)
+        known = [agent for agent in self._agents if not agent.gone()]
+        served = not known or any(agent.running() for agent in known)
         out = any(not active.fault.hits_agent for active in self._active)
         self._all_s += now_s - self._last_s
         self._good_s += now_s - self._last_s if served and not out else 0.0

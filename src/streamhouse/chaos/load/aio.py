@@ -16,7 +16,7 @@ from aiokafka.errors import KafkaError, TopicAlreadyExistsError
 from streamhouse.chaos.history import History
 from streamhouse.chaos.load.process import Orders
 from streamhouse.chaos.load.shape import ACKS_ONE, IDEMPOTENT, MAX_OUTSTANDING, PLAIN, Life, ProducerKind
-from streamhouse.chaos.load.spec import GroupSpec, LoadSpec, Role
+from streamhouse.chaos.load.spec import NO_BROKER, GroupSpec, LoadSpec, Role
 from streamhouse.chaos.records import Written, encode
 from streamhouse.core.randomness import SeededRandomness
 
@@ -47,10 +47,12 @@ async def _create_topics(spec: LoadSpec, orders: Orders) -> int:
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + spec.settle_s
     trouble: object = "nothing was asked"
+    answered = False
     while loop.time() < deadline_s and not orders.stop.is_set():
         admin = AIOKafkaAdminClient(bootstrap_servers=spec.bootstrap)
         try:
             await admin.start()
+            answered = True
             for name, count in spec.topics.items():
                 try:
                     await admin.create_topics([NewTopic(name, count, 1)])
@@ -72,7 +74,7 @@ async def _create_topics(spec: LoadSpec, orders: Orders) -> int:
             await admin.close()
         await asyncio.sleep(0.5)
     sys.stderr.write(f"the topics could not be created: {trouble}\n")
-    return 1
+    return 1 if answered else NO_BROKER
 
 
 async def _produce(spec: LoadSpec, history: History, orders: Orders) -> int:

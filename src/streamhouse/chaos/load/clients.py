@@ -70,14 +70,33 @@ def find_clients(wanted: Sequence[str] | None, jars: Path | None) -> Clients:
             present.append(found)
         else:
             absent.append(f"{name}: {found}")
+    if jars is not None and not _client_jars(jars):
+        raise InvalidRequest(
+            f"--kafka-jars: no kafka-clients jar is in {jars}", hint="name the folder that holds kafka-clients-….jar"
+        )
     missing = [name for name in wanted or () if name not in {client.name for client in present}]
+    if wanted is not None and set(wanted) == {"java"}:
+        raise InvalidRequest(
+            "java cannot take part alone",
+            hint="add librdkafka or aiokafka to --clients: one of them creates the topics and reads the log at the end",
+        )
     if missing or not any(client.name != "java" for client in present):
         what = f"{', '.join(missing)} cannot take part" if missing else "no Python Kafka client can take part"
-        raise ServiceMissing(
-            f"{what} ({'; '.join(absent)})",
-            hint="install confluent-kafka or aiokafka, for example with: pip install 'streamhouse[chaos]'",
-        )
+        raise ServiceMissing(f"{what} ({'; '.join(absent)})", hint="; ".join(_what_to_install(missing)))
     return Clients(present=present, absent=absent)
+
+
+def _what_to_install(missing: Sequence[str]) -> list[str]:
+    hints = []
+    if "java" in missing:
+        hints.append("install a JDK and name the jars with --kafka-jars")
+    if list(missing) != ["java"]:
+        hints.append("install confluent-kafka or aiokafka, for example with: pip install 'streamhouse[chaos]'")
+    return hints
+
+
+def _client_jars(directory: Path) -> list[Path]:
+    return sorted(directory.glob("kafka-clients-*.jar"))
 
 
 def _python(name: str) -> Client | str:
@@ -93,7 +112,7 @@ def _java(jars: Path | None) -> Client | str:
     if shutil.which("javac") is None:
         return "java is there without its compiler (a JDK has both)"
     directory = jars or cache_directory() / "kafka" / "jars"
-    found = sorted(directory.glob("kafka-clients-*.jar"))
+    found = _client_jars(directory)
     if not found:
         return f"no kafka-clients jar is in {directory}; name its folder with --kafka-jars"
     return Client(name="java", version=found[-1].stem.removeprefix("kafka-clients-"), jars=directory)
@@ -118,6 +137,7 @@ class ClientProcess:
             self._child = subprocess.Popen(
                 argv,
                 stdin=subprocess.PIPE,
+                bufsize=0,  # a word that a dead client did not take is not written again when its stdin is closed
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # Ctrl-C reaches the run alone, which then ends its clients in order

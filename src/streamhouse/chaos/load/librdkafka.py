@@ -24,7 +24,7 @@ from streamhouse.chaos.load.shape import (
     Life,
     ProducerKind,
 )
-from streamhouse.chaos.load.spec import LoadSpec
+from streamhouse.chaos.load.spec import NO_BROKER, LoadSpec
 from streamhouse.chaos.records import Written, encode
 from streamhouse.core.randomness import SeededRandomness
 
@@ -36,12 +36,15 @@ _FLUSH_STEP_S: Final = 0.5
 
 
 def create_topics(spec: LoadSpec, orders: Orders) -> int:
-    """Returns when every partition has a leader; 1 when that takes longer than ``settle_s``."""
+    """Returns 0 when every partition has a leader; 1, or NO_BROKER, when ``settle_s`` was not enough."""
     admin = AdminClient({"bootstrap.servers": spec.bootstrap, **IMPATIENT})
     deadline_s = time.monotonic() + spec.settle_s
     trouble: object = "nothing was asked"
+    answered = False
     while time.monotonic() < deadline_s and not orders.stop.is_set():
         try:
+            admin.list_topics(timeout=min(5.0, max(0.1, deadline_s - time.monotonic())))
+            answered = True
             wanted = [NewTopic(name, count) for name, count in spec.topics.items()]
             for future in admin.create_topics(wanted, request_timeout=10).values():
                 try:
@@ -62,7 +65,7 @@ def create_topics(spec: LoadSpec, orders: Orders) -> int:
             trouble = error
         time.sleep(0.3)
     sys.stderr.write(f"the topics could not be created: {trouble}\n")
-    return 1
+    return 1 if answered else NO_BROKER
 
 
 def run_producers(spec: LoadSpec, history: History, orders: Orders) -> int:

@@ -7,6 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Final
+
+NO_BROKER: Final = 3
+"""The exit code of the process that creates topics, when no broker ever answered."""
 
 
 class Role(StrEnum):

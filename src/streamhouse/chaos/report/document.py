@@ -33,6 +33,10 @@ class Story:
     good_share: float
     troubles: Sequence[str]
     """What went wrong with the run itself: its verdict may be incomplete."""
+    killed: Sequence[str] = ()
+    """Client processes that were killed: their history is incomplete."""
+    judged: bool = True
+    """False when the last read was cut short, so that most of the log was not judged."""
     data: str | None = None
     """Where the agents' data is kept."""
 
@@ -51,7 +55,9 @@ def compose(options: Options, story: Story, verdict: Verdict) -> dict[str, Any]:
         "end_ms": story.end_ms,
         "seconds": round((story.end_ms - story.begin_ms) / 1000, 1),
         "interrupted": story.interrupted,
-        "passed": verdict.findings.total() == 0 and not story.troubles,
+        "passed": verdict.findings.total() == 0 and story.judged and not story.killed and not story.troubles,
+        "judged": story.judged,
+        "clients_killed": list(story.killed),
         "anomalies": {kind.value: verdict.findings.counts.get(kind, 0) for kind in Kind},
         "anomaly_examples": [
             {"kind": each.kind.value, "where": each.where, "what": each.what, "at_ms": each.at_ms}

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
-from streamhouse.chaos.report.text import facts
+from streamhouse.chaos.options import MEANINGS
+from streamhouse.chaos.report.text import SILENCE, facts, headline, silence_outside, utc_time
 
-_LEFT, _RIGHT, _ROW, _CHART = 120, 20, 20, 120
+_LEFT, _RIGHT, _ROW, _CHART = 180, 20, 20, 120
 _PX_PER_S_MAX: Final = 8.0
 _WIDTH_MIN, _WIDTH_MAX = 900, 6000
 _COLOURS: Final = {
@@ -21,6 +22,7 @@ _COLOURS: Final = {
     "clock": "#9e9d24",
     "exit": "#000000",
 }
+_MODES: Final = {"cut": "connections cut", "refuse": "connections refused", "hold": "connections held silent"}
 _STYLE: Final = """
 body { font: 14px system-ui, sans-serif; margin: 24px; color: #222; background: #fff; }
 h1 { font-size: 20px; } h2 { font-size: 16px; margin-top: 28px; }
@@ -28,29 +30,27 @@ h1 { font-size: 20px; } h2 { font-size: 16px; margin-top: 28px; }
 table { border-collapse: collapse; } td, th { text-align: left; padding: 3px 14px 3px 0; vertical-align: top; }
 th { font-weight: 600; } tr + tr td { border-top: 1px solid #eee; }
 .scroll { overflow-x: auto; border: 1px solid #ddd; padding: 8px; }
-.key span { display: inline-block; width: 12px; height: 12px; margin: 0 4px 0 14px; vertical-align: -1px; }
+.key span { display: inline-block; width: 12px; height: 12px; margin: 0 6px 0 0; vertical-align: -1px; }
 svg text { font: 11px system-ui, sans-serif; fill: #444; }
 """
 
 
 def as_page(document: Mapping[str, Any]) -> str:
-    total = sum(document["anomalies"].values())
-    verdict = "no anomaly" if document["passed"] else f"{total} anomalies" if total else "the run itself had trouble"
     colour = "good" if document["passed"] else "bad"
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>streamhouse chaos {escape(document["run"])}</title>
 <style>{_STYLE}</style></head><body>
-<h1>streamhouse chaos: <span class="{colour}">{escape(verdict)}</span></h1>
+<h1>streamhouse chaos: <span class="{colour}">{escape(headline(document))}</span></h1>
 {_table([[escape(name), escape(value)] for name, value in facts(document)])}
 <h2>Time line</h2>
-<p class="key">{_key()}</p>
+<div class="key">{_key()}</div>
 <div class="scroll">{time_line(document)}</div>
 <p>Point at a span to read what it was. Red marks on top are anomalies whose time is known; the grey spans of a
 partition are silences of two seconds and more: a client waited, an agent ran, and nothing was acknowledged.</p>
 <h2>Anomalies</h2>
 {_anomalies(document)}
 {_troubles(document)}
-<h2>Longest time without an acknowledgement</h2>
+<h2>Longest silence of each partition</h2>
 {_gaps(document)}
 </body></html>
 """
@@ -65,9 +65,10 @@ def _table(rows: Sequence[Sequence[str]], head: Sequence[str] = ()) -> str:
 
 
 def _key() -> str:
-    names = {"exit": "agent ended by itself"}
+    meanings = {**{kind.value: meaning for kind, meaning in MEANINGS.items()}, "exit": "an agent ended by itself"}
     return "".join(
-        f'<span style="background:{colour}"></span>{escape(names.get(kind, kind))}' for kind, colour in _COLOURS.items()
+        f'<div><span style="background:{colour}"></span>{kind}: {escape(meanings[kind])}</div>'
+        for kind, colour in _COLOURS.items()
     )
 
 
@@ -77,7 +78,7 @@ def _anomalies(document: Mapping[str, Any]) -> str:
         for kind, count in document["anomalies"].items()
     ]
     examples = [
-        [escape(each["kind"]), escape(each["where"]), escape(each["what"]), escape(_clock(document, each["at_ms"]))]
+        [escape(each["kind"]), escape(each["where"]), escape(each["what"]), _clock(each["at_ms"])]
         for each in document["anomaly_examples"]
     ]
     shown = "<h2>Examples</h2>" + _table(examples, ["kind", "where", "what", "at"]) if examples else ""
@@ -100,11 +101,11 @@ def _gaps(document: Mapping[str, Any]) -> str:
         ]
         for each in document["partitions"]
     ]
-    return _table(rows, ["partition", "records", "while an agent ran", "and both stores answered"])
+    return _table(rows, ["partition", "records", SILENCE, silence_outside(document)])
 
 
-def _clock(document: Mapping[str, Any], at_ms: int | None) -> str:
-    return "" if at_ms is None else f"{(at_ms - document['begin_ms']) / 1000:.1f} s"
+def _clock(at_ms: int | None) -> str:
+    return "" if at_ms is None else utc_time(at_ms)
 
 
 def time_line(document: Mapping[str, Any]) -> str:
@@ -157,17 +158,39 @@ def _span(x1: float, x2: float, y: float, colour: str, title: str, opacity: floa
 
 def _fault(each: Mapping[str, Any], scale: _Scale, y: float) -> str:
     colour = _COLOURS.get(each["kind"], "#777")
-    return _span(scale.x(each["begin_ms"]), scale.x(each["end_ms"]), y, colour, f"{each['kind']}: {each['detail']}")
+    return _span(scale.x(each["begin_ms"]), scale.x(each["end_ms"]), y, colour, _fault_title(each))
+
+
+def _fault_title(each: Mapping[str, Any]) -> str:
+    at, lasted = utc_time(each["begin_ms"]), f"{(each['end_ms'] - each['begin_ms']) / 1000:.1f} s"
+    target, detail = each["target"], each["detail"]
+    first, _, note = detail.partition("; ")
+    match each["kind"]:
+        case "kill":
+            title = f"{target} killed at {at}, started again after {lasted}"
+        case "pause":
+            title = f"{target} paused at {at}, continued after {lasted}"
+        case "stop":
+            title = f"{target} told to stop at {at}, started again after {lasted}"
+        case "disk":
+            title = f"{target}: disk full at {at}, free again after {lasted}"
+        case "clock":
+            title = f"{target}: clock set by {first} at {at}, set right after {lasted}"
+        case "s3" | "database":
+            title = f"{target}: {_MODES.get(first.split()[0], first)} at {at}, for {lasted}"
+        case _:
+            return f"{target} at {at}: {detail}"
+    return f"{title}; {note}" if note else title
 
 
 def _silence(each: Mapping[str, Any], scale: _Scale, y: float) -> str:
-    title = f"nothing acknowledged for {each['waited_ms'] / 1000:.1f} s"
+    title = f"nothing acknowledged for {each['waited_ms'] / 1000:.1f} s, until {utc_time(each['end_ms'])}"
     return _span(scale.x(each["begin_ms"]), scale.x(each["end_ms"]), y, "#9e9e9e", title, 0.8)
 
 
 def _mark(each: Mapping[str, Any], scale: _Scale, height: float) -> str:
     x = scale.x(each["at_ms"])
-    title = escape(f"{each['kind']}: {each['where']}: {each['what']}")
+    title = escape(f"{each['kind']}: {each['where']}: {each['what']}, at {utc_time(each['at_ms'])}")
     return (
         f'<line x1="{x:.1f}" x2="{x:.1f}" y1="12" y2="{height - 24}" stroke="#d50000" stroke-dasharray="3 3"/>'
         f'<circle cx="{x:.1f}" cy="10" r="6" fill="#d50000"><title>{title}</title></circle>'

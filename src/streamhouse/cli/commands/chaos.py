@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
 
 def chaos(
     minutes: Annotated[float, typer.Option("--minutes", help="How long faults go on.")] = 2.0,
-    agents: Annotated[int, typer.Option("--agents", help="How many agents to start.")] = 3,
+    agents: Annotated[int | None, typer.Option("--agents", show_default="3", help="How many agents to start.")] = None,
     seed: Annotated[
         int | None, typer.Option("--seed", help="The seed of faults and load; a random one if not given.")
     ] = None,
@@ -30,10 +30,17 @@ def chaos(
     fault_every: Annotated[float, typer.Option("--fault-every", help="Seconds between two faults, on average.")] = 5.0,
     faults: Annotated[
         str,
-        typer.Option("--faults", help="Which: kill, pause, stop, s3, database, disk, clock, with commas; all; none."),
+        typer.Option(
+            "--faults", help="Comma-separated: kill, pause, stop, s3, database, disk, clock; or all, or none."
+        ),
     ] = "all",
     floor: Annotated[
-        float, typer.Option("--floor", help="Share of the time in which an agent runs and both stores answer.")
+        float,
+        typer.Option(
+            "--floor",
+            help="Stores are made to fail only while the share of good time (an agent runs, both stores answer) "
+            "is above this.",
+        ),
     ] = 0.6,
     rate: Annotated[float, typer.Option("--rate", help="Small records a second, all clients together.")] = 300.0,
     unavailable_limit: Annotated[
@@ -41,7 +48,7 @@ def chaos(
         typer.Option("--unavailable-limit", help="Seconds a partition may acknowledge nothing, outages aside."),
     ] = 60.0,
     settle: Annotated[
-        float, typer.Option("--settle", help="Seconds for clients and groups to come to an end after the faults.")
+        float, typer.Option("--settle", help="Seconds that clients and groups get to finish after the faults.")
     ] = 120.0,
     clients: Annotated[
         str | None, typer.Option("--clients", help="librdkafka, aiokafka, java; whatever is installed if not given.")
@@ -50,7 +57,8 @@ def chaos(
         Path | None, typer.Option("--kafka-jars", metavar="DIR", help="The folder of Apache Kafka's client jars.")
     ] = None,
     bootstrap: Annotated[
-        str | None, typer.Option("--bootstrap", metavar="HOST:PORT", help="Use a fleet that runs; start none.")
+        str | None,
+        typer.Option("--bootstrap", metavar="HOST:PORT", help="Test the fleet at this address; do not start one."),
     ] = None,
     pids: Annotated[
         str | None, typer.Option("--pids", help="With --bootstrap: processes of its agents that may be paused.")
@@ -85,16 +93,16 @@ def chaos(
         kafka_jars=kafka_jars,
         settings=parse_settings(settings or []),
     )
-    options.check()
-    note(f"seed {options.seed}; report in {results}")
     with progress("chaos starts") as say:
-        report = run_chaos(options, say=say)
+        report = run_chaos(options, say=say, begins=lambda: note(f"seed {options.seed}; report in {results}"))
     if output is Output.JSON:
         show_json(report)
     else:
         emit(as_text(report))
     note(f"report: {results / 'report.html'}")
-    if not report["passed"]:
-        raise typer.Exit(ExitCode.ANOMALY if sum(report["anomalies"].values()) else ExitCode.FAILURE)
+    if sum(report["anomalies"].values()):
+        raise typer.Exit(ExitCode.ANOMALY)
     if report["interrupted"]:
         raise typer.Exit(ExitCode.INTERRUPTED)
+    if not report["passed"]:
+        raise typer.Exit(ExitCode.FAILURE)
