@@ -242,7 +242,7 @@ def draw_scenario(seed: int) -> Scenario:
         ),
         wal=WalOptions(
             file_bytes=4096 + dice.pick((600, 1500, 6000)) + (LARGE_BYTES[-1] + 2000 if large else 0),
-            max_bytes=dice.pick((120_000, 400_000)),
+            max_bytes=dice.pick((60_000, 400_000)),
             max_spare_files=dice.pick((0, 1, 3)),
         ),
         tail_bytes=dice.pick((500, 100_000)),
