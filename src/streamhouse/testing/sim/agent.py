@@ -284,6 +284,7 @@ class SimAgent:
             world.trouble(f"{lane.name}: the WAL: {'; '.join(wrong)}")
         for key, frames in held_by_partition(recovered.frames()).items():
             log.hold_frames(key, frames)
+        await log.check_held_frames()
         reader = LogReader(
             metadata=self._metadata,
             store=objects,
@@ -303,6 +304,7 @@ class SimAgent:
             mode=Mode.SINGLE_NODE if durability is Durability.WAL else Mode.FLEET,
             on_fatal=lambda error: self._ends(lane, str(error)),
         )
+        wal.on_room(lambda problem: self._room_on_disk(log, member, problem))
         topics = TopicWatch(metadata=self._metadata, on_changed=log.configure, report=member.report)
         view = ClusterView(
             metadata=self._metadata,
@@ -346,6 +348,12 @@ class SimAgent:
             flushes=flushes,
             adoptions=adoptions,
         )
+
+    def _room_on_disk(self, log: LeasedLog, member: Member, problem: Exception | None) -> None:
+        """app/agent.py's own."""
+        member.report("the write-ahead log's disk", problem)
+        if problem is None:
+            log.look_for_room()
 
     def _watch_appends(self, log: LeasedLog) -> None:
         """Write down which batch got which offset under which leadership, at the moment it happens."""

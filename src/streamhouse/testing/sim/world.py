@@ -118,6 +118,11 @@ class World:
             data=dump(self.sqlite), led=len(self.history.led), committed=len(self.history.committed)
         )
 
+    def operator_was_here(self) -> None:
+        """What operators do has reached the standby, always: clients and the checker go by it."""
+        if self._snapshot is not None:
+            self.take_snapshot()
+
     def lose_last_commits(self) -> None:
         """The primary dies, and the standby takes its place: what it had not received never happened."""
         snapshot, self._snapshot = self._snapshot, None
@@ -139,6 +144,7 @@ class World:
         configs = {"cleanup.policy": "compact"} if self.scenario.compacted else {}
         new = NewTopic(topic_id=TopicId(self.dice.uuid()), name=name, partition_count=partitions, configs=configs)
         topic = self.topics[name] = await self.sqlite.create_topic(new)
+        self.operator_was_here()
         return topic
 
     # The observer at the metadata: at the instant a call takes effect.
