@@ -8,6 +8,7 @@ runs the machine starts it again.
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -225,6 +226,11 @@ class SimAgent:
             delay_s = self.dice.uniform(0.1, 0.6)
             self.world.loop.world.call_later(delay_s, lambda: self.start() if self.wanted else None)
 
+    def _wal_failed(self, lane: Lane, why: str) -> None:
+        if errno.errorcode[errno.ENOSPC] in why and self.wanted:
+            self.world.trouble(f"{lane.name}: a full disk ends the process: {why}")
+        self._ends(lane, why)
+
     def _started(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.world.broken = error
@@ -262,7 +268,7 @@ class SimAgent:
             options=scenario.wal,
             pump=TaskPump(pause=self._sync_latency),
         )
-        wal.on_failed(lambda error: self._ends(lane, str(error)))
+        wal.on_failed(lambda error: self._wal_failed(lane, str(error)))
         durability = scenario.durability
         await self._metadata.bind_durability(durability, wal.wal_id if durability is Durability.WAL else None)
         tail = TailCache(scenario.tail_bytes)

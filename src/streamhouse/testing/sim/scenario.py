@@ -53,10 +53,6 @@ class Errand(StrEnum):
     EXPIRE_PRODUCERS = "expire producers"
 
 
-AWAITED: Final[frozenset[Mischief | Errand]] = frozenset()
-"""Not drawn: the code has no answer to these yet."""
-
-
 # How often each is drawn, for a fleet and for a single node. The first ones move leaderships or lose unsynced data,
 # which is where most rules are needed.
 _WEIGHTS: Final[dict[Mischief, tuple[float, float]]] = {
@@ -79,16 +75,17 @@ _WEIGHTS: Final[dict[Mischief, tuple[float, float]]] = {
     Mischief.DISK_LOST: (1, 0),
     Mischief.BIT_ROT: (1, 0),
 }
-_FLEET_MISCHIEF: Final = tuple(
-    (fleet, mischief) for mischief, (fleet, _) in _WEIGHTS.items() if mischief not in AWAITED
-)
+_FLEET_MISCHIEF: Final = tuple((fleet, mischief) for mischief, (fleet, _) in _WEIGHTS.items())
 _SINGLE_MISCHIEF: Final = tuple((single, mischief) for mischief, (_, single) in _WEIGHTS.items() if single)
 
 PRODUCER_IDLE_MS: Final = 4000
 """Longer than a client of such a scenario can have a batch in doubt."""
 _EXPIRING: Final = 0.1
 """How many of the seeds expire producers. They are drawn apart, because their clients are other ones."""
-_ERRANDS: Final = tuple(errand for errand in Errand if errand not in AWAITED and errand is not Errand.EXPIRE_PRODUCERS)
+_LOSING: Final = 0.15
+"""How many of the fleets have metadata that loses commits again and again, beside those that draw it by chance."""
+_LOSSES: Final = (Mischief.LOSSY_METADATA, Mischief.LOSSY_METADATA, Mischief.KILL)
+_ERRANDS: Final = tuple(errand for errand in Errand if errand is not Errand.EXPIRE_PRODUCERS)
 
 LARGE_BYTES: Final = (2000, 6500, 6500, 9000)
 LEASE_TTL_MS: Final = 1000
@@ -196,7 +193,11 @@ class Scenario:
 def draw_scenario(seed: int) -> Scenario:
     scenario = _draw(seed)
     dice = Dice(seed).child("expiry")
-    return _expiring(scenario, dice) if dice.chance(_EXPIRING) else scenario
+    if dice.chance(_EXPIRING):
+        return _expiring(scenario, dice)
+    if scenario.durability is Durability.OBJECT and Dice(seed).child("losses").chance(_LOSING):
+        return replace(scenario, mischief=(*scenario.mischief[:1], *_LOSSES))
+    return scenario
 
 
 def _expiring(scenario: Scenario, dice: Dice) -> Scenario:

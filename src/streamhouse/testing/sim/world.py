@@ -35,6 +35,7 @@ from streamhouse.testing.sim.scenario import Scenario
 _NEVER_UNDONE: Final = frozenset(
     {
         "acquire_leases",
+        "acquire_partition_lease",
         "complete_transfer",
         "register_agent",
         "allocate_producer_ids",
@@ -157,6 +158,8 @@ class World:
     def _record(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], answer: Any) -> None:
         if name == "acquire_leases":
             self._led(each.lease for each in answer if each.verdict is AcquireVerdict.ACQUIRED)
+        elif name == "acquire_partition_lease":  # only lost_commits.py does so (R23)
+            self._led([answer], agent=f"{answer.agent_id} without its WAL")
         elif name == "complete_transfer" and not self._is_known(answer):  # else it was repeated
             self._led([answer])
         elif name == "commit_leased":
@@ -165,16 +168,17 @@ class World:
         elif name == "adopt_intent":
             self._adopted(args[0], kwargs["epoch"], answer)
 
-    def _led(self, leases: Iterable[Lease]) -> None:
+    def _led(self, leases: Iterable[Lease], *, agent: str | None = None) -> None:
         for lease in leases:
             if not isinstance(lease.key, PartitionKey):
                 continue
-            self.note(f"{lease.agent_id} leads {_short(lease.key)} at epoch {lease.epoch} from {lease.high_watermark}")
+            name = agent or lease.agent_id
+            self.note(f"{name} leads {_short(lease.key)} at epoch {lease.epoch} from {lease.high_watermark}")
             self.history.led.append(
                 Led(
                     key=key_of(lease.key),
                     epoch=lease.epoch,
-                    agent=lease.agent_id,
+                    agent=name,
                     start_offset=lease.high_watermark,
                     at_ms=self.now_ms(),
                 )
