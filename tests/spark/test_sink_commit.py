@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -21,7 +21,8 @@ from streamhouse.core.errors import (
     StoreUnavailable,
     TopicNotFound,
 )
-from streamhouse.metadata.contract import MetadataStore
+from streamhouse.core.ids import TopicId
+from streamhouse.metadata.contract import Intent, IntentKey, IntentOutcome, MetadataStore
 from streamhouse.spark import sink_blobs, sink_commit
 from streamhouse.spark.connection import Connection
 from streamhouse.spark.sink_blobs import BlobSink, StampClock
@@ -213,6 +214,44 @@ async def test_a_topic_deleted_meanwhile_is_an_error_and_no_success(tmp_path: Pa
         with pytest.raises(TopicNotFound, match="topic out was deleted while q wrote to it"):
             await writing
         await asyncio.to_thread(ground.connection.close)
+
+
+class LosesAnIntent:
+    """A metadata store after a fail-over that took a registered intent back (R23)."""
+
+    def __init__(self, inner: MetadataStore, last_batch: int | None) -> None:
+        self.inner = inner
+        self.registrations = self.looks = 0
+        self._last_batch = last_batch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    async def register_intent(self, intent: Intent) -> IntentOutcome:
+        self.registrations += 1
+        return await self.inner.register_intent(intent)
+
+    async def get_intent(self, key: IntentKey) -> Intent | None:
+        self.looks += 1
+        return None if self.looks == 1 else await self.inner.get_intent(key)
+
+    async def last_batch(self, query_id: str, topic_id: TopicId) -> int | None:
+        return self._last_batch if self.looks == 1 else await self.inner.last_batch(query_id, topic_id)
+
+
+@pytest.mark.parametrize(("batch_id", "last_batch"), [(0, None), (1, 0), (1, 1)])
+async def test_r23_a_batch_whose_intent_the_store_has_lost_is_registered_again_and_not_called_written(
+    small: Ground, batch_id: int, last_batch: int | None
+) -> None:
+    for earlier in range(batch_id):
+        await small.write("q", earlier, "earlier")
+    store = LosesAnIntent(small.metadata, last_batch)
+    shares = await small.upload({"value": pa.array(["a"])})
+    await SinkCommit(cast(MetadataStore, store), timeout_ms=10_000).commit(
+        BatchId(query_id="q", batch_id=batch_id), merged(shares)
+    )
+    assert store.registrations == 2
+    assert sorted(await values_of(small.api, "out")) == ["a"] + ["earlier"] * batch_id
 
 
 async def test_rows_name_their_topics(small: Ground) -> None:

@@ -9,7 +9,9 @@
              └─► stale: uploaded longer ago than vacuum waits; the tasks must run again
 
 The first intent of a (query, topic, batch) wins, so a killed driver, a repeated task or a second driver never writes
-twice; what is unknown is sent again until it is known, or the time is up. Knows nothing of Spark.
+twice; what is unknown is sent again until it is known, or the time is up. An intent that is gone counts as complete
+if a later batch has replaced it. Otherwise the metadata store has lost it, in a fail-over to a standby that had not got
+it (R23), and it is registered again. Knows nothing of Spark.
 """
 
 from __future__ import annotations
@@ -90,8 +92,8 @@ class SinkCommit:
                     return
                 case IntentVerdict.REGISTERED | IntentVerdict.PENDING:
                     assert outcome.intent is not None
-                    await self._complete(outcome.intent, share, batch, waited)
-                    return
+                    if await self._complete(outcome.intent, share, batch, waited):
+                        return
                 case IntentVerdict.PREVIOUS_INCOMPLETE:
                     assert outcome.intent is not None
                     before = BatchId(query_id=batch.query_id, batch_id=outcome.intent.key.batch_id)
@@ -113,22 +115,33 @@ class SinkCommit:
                 " rows depend on chance, failOnChangedBatch=false keeps what is there",
             )
 
-    async def _complete(self, intent: Intent, share: TopicShare, batch: BatchId, waited: _Patience) -> None:
-        """Until every partition has adopted its share. On a leaderless topic whoever waits does it."""
-        found: Intent | None = intent
-        while found is not None and not found.complete:
+    async def _complete(self, intent: Intent, share: TopicShare, batch: BatchId, waited: _Patience) -> bool:
+        """Until every partition has adopted its share. On a leaderless topic the one that waits does it.
+
+        False: the metadata store has lost the intent, and the rows are not in the log.
+        """
+        found, key, state = intent, intent.key, f"{batch} is registered"
+        while not found.complete:
             if share.leaderless:
                 await self._adopt(found, batch, waited)
             else:
                 await waited.pause(_not_adopted(found, share, batch))
-            found = await waited.until_known(lambda: self._look(intent.key, share), f"{batch} is registered")
+            looked = await waited.until_known(lambda: self._metadata.get_intent(key), state)
+            if looked is None:
+                return await waited.until_known(lambda: self._is_replaced(key, share), state)
+            found = looked
+        return True
 
-    async def _look(self, key: IntentKey, share: TopicShare) -> Intent | None:
-        """None when it is complete, and a later batch has replaced it."""
-        found = await self._metadata.get_intent(key)
-        if found is None and await self._metadata.last_batch(key.query_id, key.topic_id) is None:
-            raise TopicNotFound(f"topic {share.topic} was deleted while {key.query_id} wrote to it")
-        return found
+    async def _is_replaced(self, key: IntentKey, share: TopicShare) -> bool:
+        """Whether a later batch has taken the place of an intent that is gone: that happens only to complete ones."""
+        last = await self._metadata.last_batch(key.query_id, key.topic_id)
+        if last is not None:
+            return last > key.batch_id
+        try:
+            await self._metadata.get_topic_by_id(key.topic_id)
+        except TopicNotFound as error:
+            raise TopicNotFound(f"topic {share.topic} was deleted while {key.query_id} wrote to it") from error
+        return False
 
     async def _adopt(self, intent: Intent, batch: BatchId, waited: _Patience) -> None:
         for partition in sorted({piece.partition for piece in intent.slices} - intent.adopted):

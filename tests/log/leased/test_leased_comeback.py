@@ -186,3 +186,22 @@ async def test_frames_of_an_ended_leadership_count_as_long_as_they_are_in_memory
         assert node.log.buffer_bytes == 0
         assert node.log._held._frames == {}
         node.log.append(second, batch("y" * 2500), acks=1)
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact,delete", "delete"])
+async def test_r4_held_frames_of_a_compacted_topic_led_elsewhere_do_not_pin_the_wal(
+    tmp_path: Path, policy: str
+) -> None:
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic(cleanup_policy=policy)
+        (key,) = topic.partition_keys()
+        node, other = await stage.node("agent-1"), await stage.node("agent-2")
+        await node.lead(topic)
+        await acked(node.log.append(key, batch("x"), acks=1))
+        node.log.drop_partition(key, "the lease ran out")
+        assert await node.log.sweep_held() == 0, "no other agent has led since: the frame is replayed (R3)"
+        stage.cluster.clock.advance(31_000)
+        await other.lead(topic)
+        comes_back = policy == "delete"
+        assert await node.log.sweep_held() == (0 if comes_back else 1)
+        assert (node.wal.unsettled_bytes > 0, node.log.buffer_bytes > 0) == (comes_back, comes_back)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from node import Cluster, Node, Stage, acked, batch, settle, stored
 
-from streamhouse.core.errors import DurabilityMismatch, NotLeader
+from streamhouse.core.errors import DurabilityMismatch, MetadataUnavailable, NotLeader
 from streamhouse.core.ids import PartitionKey
-from streamhouse.metadata.contract import Durability, HeldLease, Topic
+from streamhouse.metadata.contract import Durability, HeldLease, Holder, LeaseKey, MetadataStore, Topic
 from streamhouse.metadata.sqlite.store import SqliteMetadata
 
 
@@ -170,6 +171,43 @@ async def test_r23_a_store_that_lost_leaderships_too_is_led_at_epochs_above_the_
         lease = await again.lead(topic)
         assert lease.epoch > 6
         assert [value for _, value in await stored(stage.cluster, key)] == ["one"]
+
+
+class LosesARelease:
+    """Metadata that never hears of the second release: that of the leadership of no WAL."""
+
+    def __init__(self, inner: MetadataStore) -> None:
+        self.inner = inner
+        self.releases = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    async def release_leases(self, holder: Holder, held: Sequence[HeldLease]) -> list[LeaseKey]:
+        self.releases += 1
+        if self.releases == 2:
+            raise MetadataUnavailable("the test says so")
+        return await self.inner.release_leases(holder, held)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_r23_a_leadership_of_no_wal_that_could_not_be_released_is_not_led(tmp_path: Path) -> None:
+    """Its epoch stands in the history under an id that no WAL has. After a restart, what was committed in it would be
+    taken for lost."""
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic()
+        (key,) = topic.partition_keys()
+        metadata = LosesARelease(stage.cluster.metadata)
+        node = await stage.node(metadata=metadata)
+        await write_six_and_lose_two(stage, node, topic)
+        node.log.append(key, batch("stranded"), acks=-1).done.add_done_callback(lambda done: done.exception())
+        await given_up(node)
+        with pytest.raises(MetadataUnavailable):
+            await node.lead(topic)
+        lease = await node.lead(topic)
+        assert metadata.releases == 2
+        last = (await stage.cluster.metadata.epoch_history(key))[-1]
+        assert (last.epoch, last.wal_id) == (lease.epoch, node.wal.wal_id)
 
 
 async def test_r23_where_the_wal_is_the_durability_a_start_is_refused_and_says_what_would_be_lost(

@@ -117,11 +117,18 @@ def test_r23_frames_of_an_epoch_that_was_given_to_another_wal_are_not_taken_for_
     assert (lsns(sorted_.resubmit), lsns(sorted_.dropped), sorted_.committed) == ([1], [2], [])
 
 
-def test_r4_frames_nobody_else_has_led_over_are_kept_for_ever() -> None:
+def test_r4_frames_that_no_other_wal_has_led_over_are_kept_for_ever() -> None:
     old = frame(1, 4, at_ms=0)
-    assert never_again([old], wal_id=MINE, history=[led(1, 0, MINE)], oldest_ms=10**12) == []
-    assert never_again([old], wal_id=MINE, history=[led(1, 0, MINE), led(2, 4, OTHER)], oldest_ms=10**12) == [old]
-    assert never_again([old], wal_id=MINE, history=[], oldest_ms=0) == [old], "the topic is gone"
+    mine, other = [led(1, 0, MINE)], [led(1, 0, MINE), led(2, 4, OTHER)]
+    assert never_again([old], wal_id=MINE, history=mine, compacted=True, oldest_ms=10**12) == []
+    assert never_again([old], wal_id=MINE, history=other, compacted=False, oldest_ms=10**12) == [old]
+    assert never_again([old], wal_id=MINE, history=[], compacted=False, oldest_ms=0) == [old], "the topic is gone"
+
+
+def test_r4_frames_of_a_compacted_topic_that_another_wal_has_led_over_are_let_go_whatever_their_age() -> None:
+    young, other = frame(1, 4), [led(1, 0, MINE), led(2, 4, OTHER)]
+    assert never_again([young], wal_id=MINE, history=other, compacted=False, oldest_ms=0) == []
+    assert never_again([young], wal_id=MINE, history=other, compacted=True, oldest_ms=0) == [young]
 
 
 @pytest.mark.parametrize("durability", list(Durability))

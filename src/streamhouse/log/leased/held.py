@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass, field
 
+from streamhouse.core import topic_config
 from streamhouse.core.clock import Clock
-from streamhouse.core.ids import PartitionKey
+from streamhouse.core.errors import TopicNotFound
+from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.core.limits import MAX_KEYS_PER_CALL
 from streamhouse.log.leased.budget import WriteBudget, cost_bytes
 from streamhouse.log.leased.partition import PartitionLog
@@ -83,7 +85,7 @@ class HeldFrames:
             wal_id=self.wal.wal_id,
             history=history,
             high_watermark=partition.high_watermark,
-            compacted="compact" in partition.config.cleanup_policy,
+            compacted=partition.config.compacts,
             now_ms=self.clock.wall_ms(),
             max_age_ms=self.max_age_ms,
             epoch=partition.epoch,
@@ -138,22 +140,33 @@ class HeldFrames:
             self._frames.pop(key, None)
 
     async def sweep(self, led_here: Container[PartitionKey]) -> int:
-        """Let go of frames that can never come back: others have led their partition since. Returns how many.
+        """Let go of frames that can never come back: other agents have led their partition since. Returns how many.
 
-        Frames of partitions that nobody else has led since stay, whatever their age: they may be all there is (R3).
+        Frames of partitions that no other agent has led since stay, whatever their age: no one else may have them (R3).
         """
         let_go = 0
+        compacted: dict[TopicId, bool] = {}
         for key in [key for key in self._frames if key not in led_here]:
+            if key.topic_id not in compacted:
+                compacted[key.topic_id] = await self._is_compacted(key.topic_id)
             history = await self.metadata.epoch_history(key)
             gone = never_again(
                 self.frames_of(key),
                 wal_id=self.wal.wal_id,
                 history=history,
+                compacted=compacted[key.topic_id],
                 oldest_ms=self.clock.wall_ms() - self.max_age_ms,
             )
             self.settle(key, gone)
             let_go += len(gone)
         return let_go
+
+    async def _is_compacted(self, topic_id: TopicId) -> bool:
+        try:
+            topic = await self.metadata.get_topic_by_id(topic_id)
+        except TopicNotFound:
+            return False  # it has no history either, and its frames are let go for that
+        return topic_config.effective(topic.configs).compacts
 
 
 def _cost_bytes(frame: HeldFrame) -> int:

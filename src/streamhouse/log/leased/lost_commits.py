@@ -53,15 +53,21 @@ class LostCommits:
         )
 
     async def _lead_without_wal(self, lease: Lease, key: PartitionKey, stranded: Sequence[HeldFrame]) -> None:
-        """At an epoch above all of the frames': R4 looks at later leaderships only."""
+        """At an epoch above all of the frames': R4 looks at later leaderships only.
+
+        Under an incarnation of its own. If its release gets lost, this process asks for the lease again, and must get a
+        new epoch: with the same incarnation it would be given the epoch of no WAL, and write in it.
+        """
         assert lease.incarnation is not None
         highest = max(frame.epoch for frame in stranded)
-        holder = Holder(agent_id=lease.agent_id, incarnation=lease.incarnation, wal_id=self.randomness.uuid())
+        no_wal = self.randomness.uuid()
+        holder = Holder(agent_id=lease.agent_id, incarnation=lease.incarnation, wal_id=no_wal)
         epoch = lease.epoch
         for _ in range(_MAX_LOST_EPOCHS):
             await self.metadata.release_leases(holder, [HeldLease(key=key, epoch=epoch)])
             if epoch > highest and epoch > lease.epoch:
                 return
+            holder = Holder(agent_id=lease.agent_id, incarnation=no_wal, wal_id=no_wal)
             try:
                 epoch = (await self.metadata.acquire_partition_lease(key, holder, ttl_ms=_TTL_MS)).epoch
             except LeaseHeldByOther:

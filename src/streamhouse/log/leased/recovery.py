@@ -147,14 +147,19 @@ def foreign_start(epoch: int, *, wal_id: uuid.UUID, history: Sequence[EpochStart
 
 
 def never_again(
-    frames: Iterable[HeldFrame], *, wal_id: uuid.UUID, history: Sequence[EpochStart], oldest_ms: int
+    frames: Iterable[HeldFrame],
+    *,
+    wal_id: uuid.UUID,
+    history: Sequence[EpochStart],
+    compacted: bool,
+    oldest_ms: int,
 ) -> list[HeldFrame]:
     """Frames of a partition led elsewhere that no later leadership of ours could use. No history: the topic is gone."""
     gone: list[HeldFrame] = []
     for frame in frames:
         foreign = foreign_start(frame.epoch, wal_id=wal_id, history=history)
         may_matter = foreign is None or (
-            frame.next_offset > foreign and _may_come_back(frame, compacted=False, oldest_ms=oldest_ms)
+            frame.next_offset > foreign and _may_come_back(frame, compacted=compacted, oldest_ms=oldest_ms)
         )
         if not history or not may_matter:
             gone.append(frame)

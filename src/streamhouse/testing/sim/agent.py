@@ -8,6 +8,7 @@ runs the machine starts it again.
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -225,6 +226,11 @@ class SimAgent:
             delay_s = self.dice.uniform(0.1, 0.6)
             self.world.loop.world.call_later(delay_s, lambda: self.start() if self.wanted else None)
 
+    def _wal_failed(self, lane: Lane, why: str) -> None:
+        if errno.errorcode[errno.ENOSPC] in why and self.wanted:
+            self.world.trouble(f"{lane.name}: a full disk ends the process: {why}")
+        self._ends(lane, why)
+
     def _started(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.world.broken = error
@@ -262,7 +268,7 @@ class SimAgent:
             options=scenario.wal,
             pump=TaskPump(pause=self._sync_latency),
         )
-        wal.on_failed(lambda error: self._ends(lane, str(error)))
+        wal.on_failed(lambda error: self._wal_failed(lane, str(error)))
         durability = scenario.durability
         await self._metadata.bind_durability(durability, wal.wal_id if durability is Durability.WAL else None)
         tail = TailCache(scenario.tail_bytes)
@@ -284,6 +290,7 @@ class SimAgent:
             world.trouble(f"{lane.name}: the WAL: {'; '.join(wrong)}")
         for key, frames in held_by_partition(recovered.frames()).items():
             log.hold_frames(key, frames)
+        await log.check_held_frames()
         reader = LogReader(
             metadata=self._metadata,
             store=objects,
@@ -303,6 +310,7 @@ class SimAgent:
             mode=Mode.SINGLE_NODE if durability is Durability.WAL else Mode.FLEET,
             on_fatal=lambda error: self._ends(lane, str(error)),
         )
+        wal.on_room(lambda problem: self._room_on_disk(log, member, problem))
         topics = TopicWatch(metadata=self._metadata, on_changed=log.configure, report=member.report)
         view = ClusterView(
             metadata=self._metadata,
@@ -346,6 +354,12 @@ class SimAgent:
             flushes=flushes,
             adoptions=adoptions,
         )
+
+    def _room_on_disk(self, log: LeasedLog, member: Member, problem: Exception | None) -> None:
+        """app/agent.py's own."""
+        member.report("the write-ahead log's disk", problem)
+        if problem is None:
+            log.look_for_room()
 
     def _watch_appends(self, log: LeasedLog) -> None:
         """Write down which batch got which offset under which leadership, at the moment it happens."""

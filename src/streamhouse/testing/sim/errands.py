@@ -101,6 +101,7 @@ class Errands:
         self.world.remember_trimmed(key, offset)
         after = await self.world.sqlite.advance_log_start(key, offset)
         self.world.log_starts[key] = after.log_start_offset
+        self.world.operator_was_here()
 
     async def vacuum(self) -> None:
         """R6, R7 and R24: list, raise the horizon, ask what nothing names, delete, forget."""

@@ -134,8 +134,15 @@ class JavaSession(Session):
         return code in RETRIABLE
 
     def _disagrees(self, batch: Batch, error: StreamHouseError, *, forgotten: bool) -> None:
-        """``forgotten``: what was acknowledged last comes right before this batch, and the log does not know it."""
-        if forgotten and not (self._excused or self.world.forgets_producers or self.world.lost_commits):
+        """``forgotten``: what was acknowledged last comes right before this batch, and the log does not know it.
+
+        A log that has forgotten a producer takes whatever comes first. That is a later batch if the first one is on its
+        way to an agent that does not lead any more; Apache Kafka does the same.
+        """
+        overtaken = self.world.forgets_producers and any(
+            each.sent for each in self._of(batch).tracked if each.number > batch.number
+        )
+        if forgotten and not (self._excused or overtaken or self.world.lost_commits):
             self.world.trouble(f"{batch.write.producer}: the log has forgotten what it acknowledged: {error}")
         self._rewind[batch.key] = None
 

@@ -137,7 +137,7 @@ class LibrdkafkaSession(Session):
 
     def _out_of_order(self, partition: _Partition, batch: Batch, error: StreamHouseError) -> None:
         if batch.sequence <= partition.next_acked:
-            self._disagrees(batch, error, forgotten=False)
+            self._disagrees(batch, error)
         else:
             if not (self._excused or self.world.lost_commits):
                 self.world.trouble(
@@ -148,21 +148,21 @@ class LibrdkafkaSession(Session):
 
     def _unknown_producer(self, partition: _Partition, batch: Batch, error: StreamHouseError) -> None:
         if batch.sequence == partition.next_acked:
-            self._complain(batch, error, forgotten=self.world.forgets_producers)
+            self._complain(batch, error)
         if batch.sent == 1:
             self._queue_again(partition, batch)
             self._drain()
         else:
-            self._disagrees(batch, error, forgotten=self.world.forgets_producers)
+            self._disagrees(batch, error)
 
-    def _disagrees(self, batch: Batch, error: StreamHouseError, *, forgotten: bool) -> None:
-        self._complain(batch, error, forgotten=forgotten)
+    def _disagrees(self, batch: Batch, error: StreamHouseError) -> None:
+        self._complain(batch, error)
         self.finished(batch)
         self.broken = f"{error.kafka_code}: {error}"
 
-    def _complain(self, batch: Batch, error: StreamHouseError, *, forgotten: bool) -> None:
-        """``forgotten``: the log may say that it does not know the producer. It must not say that there is a gap."""
-        if not (self._excused or forgotten or self.world.lost_commits):
+    def _complain(self, batch: Batch, error: StreamHouseError) -> None:
+        """Also of a log that forgets idle producers: it takes whatever comes first of them."""
+        if not (self._excused or self.world.lost_commits):
             self.world.trouble(f"{batch.write.producer}: the log has forgotten what it acknowledged: {error}")
 
     def _expire(self) -> None:

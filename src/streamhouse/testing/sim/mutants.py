@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from streamhouse.testing.sim import mutants_adoption, mutants_log, mutants_metadata, mutants_producers, mutants_wal
+from streamhouse.testing.sim import (
+    mutants_adoption,
+    mutants_log,
+    mutants_losses,
+    mutants_metadata,
+    mutants_producers,
+    mutants_wal,
+)
 from streamhouse.testing.sim.mutant import Mutant
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
@@ -17,6 +24,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *mutants_adoption.MUTANTS,
     *mutants_metadata.MUTANTS,
     *mutants_wal.MUTANTS,
+    *mutants_losses.MUTANTS,
 )
 MOST_SEEDS: Final = 500
 """Within so many each of them must be found."""

@@ -12,11 +12,12 @@ from streamhouse.log.leased.log import LeasedLog
 from streamhouse.log.leased.partition import PartitionLog
 from streamhouse.metadata.contract import Intent
 from streamhouse.metadata.sqlite import intents
+from streamhouse.spark.sink_commit import SinkCommit
 from streamhouse.testing.sim.checker import Kind
 from streamhouse.testing.sim.errands import Errands
 from streamhouse.testing.sim.mutant import Mutant
 from streamhouse.testing.sim.replacing import replaced
-from streamhouse.testing.sim.scenario import Scenario
+from streamhouse.testing.sim.scenario import Mischief, Scenario
 from streamhouse.testing.sim.world import World
 
 
@@ -96,7 +97,22 @@ def _every_manifest_counts(stack: ExitStack, world: World, errands: Errands) -> 
     stack.enter_context(replaced(intents, "_again", make))
 
 
+def _gone_is_complete(stack: ExitStack, world: World, errands: Errands) -> None:
+    async def is_replaced(self: SinkCommit, key: Any, share: Any) -> bool:
+        return True
+
+    stack.enter_context(replaced(SinkCommit, "_is_replaced", lambda original: is_replaced))
+
+
 MUTANTS = (
+    Mutant(
+        name="lost intent counts as written",
+        rule="R23",
+        story="a driver takes an intent that is gone for complete, also when the metadata has lost it",
+        shows_as=frozenset({Kind.TROUBLE}),
+        breaks=_gone_is_complete,
+        applies=lambda scenario: _with_sinks(scenario) and Mischief.LOSSY_METADATA in scenario.mischief,
+    ),
     Mutant(
         name="adopted before its commit",
         rule="R13",

@@ -16,7 +16,7 @@ from streamhouse.testing.sim.checker import Kind
 from streamhouse.testing.sim.errands import Errands
 from streamhouse.testing.sim.mutant import Mutant
 from streamhouse.testing.sim.replacing import replaced
-from streamhouse.testing.sim.scenario import Scenario
+from streamhouse.testing.sim.scenario import Errand, Scenario
 from streamhouse.testing.sim.world import World
 
 
@@ -152,7 +152,19 @@ def _answers_without_waiting(stack: ExitStack, world: World, errands: Errands) -
     stack.enter_context(replaced(ProduceCall, "overdue", make))
 
 
+def _forgetting_forgotten(stack: ExitStack, world: World, errands: Errands) -> None:
+    stack.enter_context(replaced(Idempotence, "forgot", lambda original: lambda self, up_to: None))
+
+
 MUTANTS = (
+    Mutant(
+        name="forgotten producer gets 45",
+        rule="R21",
+        story="the log does not know that it forgot producers, and an idle one that goes on is out of order",
+        shows_as=frozenset({Kind.TROUBLE}),
+        breaks=_forgetting_forgotten,
+        applies=lambda scenario: Errand.EXPIRE_PRODUCERS in scenario.errands and _with_idempotent(scenario),
+    ),
     Mutant(
         name="unknown producer starts anywhere",
         rule="R21",

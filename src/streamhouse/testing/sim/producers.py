@@ -26,6 +26,8 @@ _AGAIN_MS: Final = 150.0
 _PATIENCE_MS: Final = 40_000.0
 """After everything has healed; a producer that still cannot write by then has met a bug."""
 _RECORD_OVERHEAD_BYTES: Final = 8
+_SILENT: Final = 0.3
+"""How often a burst is followed by a silence, of those that fall silent at all."""
 _MAX_WAITING: Final = 25
 """Batches that an application lets its client collect."""
 _SESSIONS: Final[dict[ClientKind, type[Session]]] = {
@@ -113,6 +115,8 @@ class Producer:
             session.take(Batch(key=key, write=write, number=number, created_ms=self.world.now_ms()))
             if number % self.plan.burst == self.plan.burst - 1:
                 await self.world.rest(self.dice.uniform(0, self.plan.rest_ms) / 1000)
+                if self.plan.silence_ms and self.dice.chance(_SILENT):
+                    await asyncio.sleep(self.plan.silence_ms / 1000)
             elif self.dice.chance(0.3):
                 await self._pause(self.plan.gap_ms)
         finished.set()

@@ -6,7 +6,7 @@ time recovering and meets few of the rare orders of events.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -53,10 +53,6 @@ class Errand(StrEnum):
     EXPIRE_PRODUCERS = "expire producers"
 
 
-AWAITED: Final[frozenset[Mischief | Errand]] = frozenset({Errand.EXPIRE_PRODUCERS})
-"""Not drawn: the code has no answer to these yet."""
-
-
 # How often each is drawn, for a fleet and for a single node. The first ones move leaderships or lose unsynced data,
 # which is where most rules are needed.
 _WEIGHTS: Final[dict[Mischief, tuple[float, float]]] = {
@@ -79,14 +75,17 @@ _WEIGHTS: Final[dict[Mischief, tuple[float, float]]] = {
     Mischief.DISK_LOST: (1, 0),
     Mischief.BIT_ROT: (1, 0),
 }
-_FLEET_MISCHIEF: Final = tuple(
-    (fleet, mischief) for mischief, (fleet, _) in _WEIGHTS.items() if mischief not in AWAITED
-)
+_FLEET_MISCHIEF: Final = tuple((fleet, mischief) for mischief, (fleet, _) in _WEIGHTS.items())
 _SINGLE_MISCHIEF: Final = tuple((single, mischief) for mischief, (_, single) in _WEIGHTS.items() if single)
 
 PRODUCER_IDLE_MS: Final = 4000
 """Longer than a client of such a scenario can have a batch in doubt."""
-_ERRANDS: Final = tuple(errand for errand in Errand if errand not in AWAITED)
+_EXPIRING: Final = 0.1
+"""How many of the seeds expire producers. They are drawn apart, because their clients are other ones."""
+_LOSING: Final = 0.15
+"""How many of the fleets have metadata that loses commits again and again, beside those that draw it by chance."""
+_LOSSES: Final = (Mischief.LOSSY_METADATA, Mischief.LOSSY_METADATA, Mischief.KILL)
+_ERRANDS: Final = tuple(errand for errand in Errand if errand is not Errand.EXPIRE_PRODUCERS)
 
 LARGE_BYTES: Final = (2000, 6500, 6500, 9000)
 LEASE_TTL_MS: Final = 1000
@@ -141,6 +140,8 @@ class ProducerPlan:
     """How long the agent has for its answer, and the client waits for it."""
     delivery_timeout_ms: float | None
     """When an idempotent client gives a batch up; None for never."""
+    silence_ms: float = 0.0
+    """How long it now and then writes nothing, whatever happens; 0 for never."""
 
     @property
     def idempotent(self) -> bool:
@@ -190,6 +191,45 @@ class Scenario:
 
 
 def draw_scenario(seed: int) -> Scenario:
+    scenario = _draw(seed)
+    dice = Dice(seed).child("expiry")
+    if dice.chance(_EXPIRING):
+        return _expiring(scenario, dice)
+    if scenario.durability is Durability.OBJECT and Dice(seed).child("losses").chance(_LOSING):
+        return replace(scenario, mischief=(*scenario.mischief[:1], *_LOSSES))
+    return scenario
+
+
+def _expiring(scenario: Scenario, dice: Dice) -> Scenario:
+    """Producers are silent for so long that they are forgotten, and go on. None has a batch in doubt for so long: their
+    clients give up early, requests do not stall, agents are not paused, and the clock of the store is not set."""
+    mischief = tuple(
+        Mischief.KILL if each in (Mischief.PAUSE, Mischief.STORE_CLOCK) else each for each in scenario.mischief
+    )
+    return replace(
+        scenario,
+        run_ms=max(scenario.run_ms, 2.5 * PRODUCER_IDLE_MS),
+        producers=tuple(_silent(plan, dice) if plan.idempotent else plan for plan in scenario.producers),
+        mischief=mischief,
+        errands=(*scenario.errands, Errand.EXPIRE_PRODUCERS, Errand.EXPIRE_PRODUCERS),
+        stalls=0.0,
+        leased=replace(scenario.leased, producer_expiration_ms=PRODUCER_IDLE_MS),
+    )
+
+
+def _silent(plan: ProducerPlan, dice: Dice) -> ProducerPlan:
+    return replace(
+        plan,
+        session_writes=20,
+        dies=0.0,
+        burst=dice.pick((1, 1, 3)),
+        timeout_ms=dice.pick((300.0, 800.0)),
+        delivery_timeout_ms=1500.0,
+        silence_ms=1.3 * PRODUCER_IDLE_MS,
+    )
+
+
+def _draw(seed: int) -> Scenario:
     dice = Dice(seed).child("scenario")
     sink_dice = Dice(seed).child("sinks")
     clients = Dice(seed).child("clients")
@@ -242,7 +282,7 @@ def draw_scenario(seed: int) -> Scenario:
         ),
         wal=WalOptions(
             file_bytes=4096 + dice.pick((600, 1500, 6000)) + (LARGE_BYTES[-1] + 2000 if large else 0),
-            max_bytes=dice.pick((120_000, 400_000)),
+            max_bytes=dice.pick((60_000, 400_000)),
             max_spare_files=dice.pick((0, 1, 3)),
         ),
         tail_bytes=dice.pick((500, 100_000)),

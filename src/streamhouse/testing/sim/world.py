@@ -35,6 +35,7 @@ from streamhouse.testing.sim.scenario import Scenario
 _NEVER_UNDONE: Final = frozenset(
     {
         "acquire_leases",
+        "acquire_partition_lease",
         "complete_transfer",
         "register_agent",
         "allocate_producer_ids",
@@ -118,6 +119,11 @@ class World:
             data=dump(self.sqlite), led=len(self.history.led), committed=len(self.history.committed)
         )
 
+    def operator_was_here(self) -> None:
+        """What operators do has reached the standby, always: clients and the checker go by it."""
+        if self._snapshot is not None:
+            self.take_snapshot()
+
     def lose_last_commits(self) -> None:
         """The primary dies, and the standby takes its place: what it had not received never happened."""
         snapshot, self._snapshot = self._snapshot, None
@@ -139,6 +145,7 @@ class World:
         configs = {"cleanup.policy": "compact"} if self.scenario.compacted else {}
         new = NewTopic(topic_id=TopicId(self.dice.uuid()), name=name, partition_count=partitions, configs=configs)
         topic = self.topics[name] = await self.sqlite.create_topic(new)
+        self.operator_was_here()
         return topic
 
     # The observer at the metadata: at the instant a call takes effect.
@@ -151,6 +158,8 @@ class World:
     def _record(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], answer: Any) -> None:
         if name == "acquire_leases":
             self._led(each.lease for each in answer if each.verdict is AcquireVerdict.ACQUIRED)
+        elif name == "acquire_partition_lease":  # only lost_commits.py does so (R23)
+            self._led([answer], agent=f"{answer.agent_id} without its WAL")
         elif name == "complete_transfer" and not self._is_known(answer):  # else it was repeated
             self._led([answer])
         elif name == "commit_leased":
@@ -159,16 +168,17 @@ class World:
         elif name == "adopt_intent":
             self._adopted(args[0], kwargs["epoch"], answer)
 
-    def _led(self, leases: Iterable[Lease]) -> None:
+    def _led(self, leases: Iterable[Lease], *, agent: str | None = None) -> None:
         for lease in leases:
             if not isinstance(lease.key, PartitionKey):
                 continue
-            self.note(f"{lease.agent_id} leads {_short(lease.key)} at epoch {lease.epoch} from {lease.high_watermark}")
+            name = agent or lease.agent_id
+            self.note(f"{name} leads {_short(lease.key)} at epoch {lease.epoch} from {lease.high_watermark}")
             self.history.led.append(
                 Led(
                     key=key_of(lease.key),
                     epoch=lease.epoch,
-                    agent=lease.agent_id,
+                    agent=name,
                     start_offset=lease.high_watermark,
                     at_ms=self.now_ms(),
                 )
