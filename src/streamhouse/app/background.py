@@ -9,7 +9,7 @@ from typing import Final
 from streamhouse.core.errors import StreamHouseError
 
 Report = Callable[[str, Exception | None], None]
-"""Told what a loop, by its name, suffers from, and None when it works again."""
+"""Called with (loop name, error); None on recovery."""
 
 _PAUSE_S: Final = 1.0
 """After a failure: the store may be away, and a defect must not eat the processor."""

@@ -29,7 +29,7 @@ from streamhouse.log.reader.options import ReaderStats
 from streamhouse.metadata.contract import MetadataStore, ScanRange
 
 Report = Callable[[str, Exception | None], None]
-"""Told what a part of the agent, by its name, suffers from, and None when it works again."""
+"""Called with (name of a part of the agent, error); None when that part works again."""
 
 HEALTH: Final = "stored objects"
 _REMIND_MS: Final = 5 * 60_000

@@ -39,8 +39,11 @@ WHERE current_setting('synchronous_standby_names') = '' AND coalesce(r.state, 's
 
 
 async def secure_session(connection: Any, where: str) -> str:
-    """From here on an answered commit is on the server's disk, and on its synchronous standbys'. Returns what was
-    wrong before, for people; empty when nothing was. Raises ConfigError for a URL that asks for less."""
+    """Make sure that a commit is answered only when it is on the server's disk and on its synchronous standbys'.
+
+    Returns what was wrong before, as text for people; empty when nothing was. Raises ConfigError for a URL that asks
+    for less.
+    """
     row = await connection.fetchrow(_SECURE)
     setting, source = row["setting"], row["source"]
     if setting not in _WEAK:

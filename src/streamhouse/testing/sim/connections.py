@@ -40,7 +40,7 @@ class Unanswered(Exception):
 
 
 class Connection:
-    """From one client to one process of an agent."""
+    """A connection from one client to one process of an agent."""
 
     def __init__(self, world: World, dice: Dice, agent: SimAgent) -> None:
         self.agent = agent

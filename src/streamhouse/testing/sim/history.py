@@ -84,7 +84,7 @@ class Committed:
     epoch: int
     base_offset: int
     end_offset: int
-    """Of its last record."""
+    """The offset of its last record."""
     at_ms: float
 
 

@@ -75,7 +75,7 @@ class Producer:
         return writes
 
     async def _new_producer_id(self) -> int | None:
-        """From whichever agent answers; None when everything is over before one does."""
+        """Asks agents in turn until one answers; None when the run ends before."""
         while not self.world.over:
             try:
                 return await self.client.ask(
