@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, wait
+from functools import partial
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
@@ -21,6 +23,12 @@ _COMMIT_EVERY_S: Final = 0.5
 _WATCH_EVERY_S: Final = 1.0
 _MEMBER_LIVES_S: Final = (20.0, 90.0)
 _CALL_S: Final = 10.0
+_LIMIT_S: Final = 30.0
+"""How long a member may be without a sign of life. librdkafka has no time-out for a synchronous commit or a close
+(docs/chaos.md)."""
+_LOOK_S: Final = 0.5
+_POLL_LIMIT_MS: Final = 45_000
+"""An abandoned member leaves its group after this long without a poll; librdkafka takes no less than a session."""
 _SMALL_QUEUES: Final = {"queued.max.messages.kbytes": 8192, "fetch.message.max.bytes": 1048576}
 
 
@@ -117,18 +125,52 @@ class Seat(threading.Thread):
         try:
             while not self._orders.stop.is_set():
                 member = Member(f"{self.name}-{life}", self._group, self._spec, self._history)
-                member.live(self._randomness.uniform(*_MEMBER_LIVES_S), self._orders)
+                seconds = self._randomness.uniform(*_MEMBER_LIVES_S)
+                outlive(member.name, partial(member.live, seconds, self._orders), member.silent_s, member.abandoned)
                 life += 1
         except Exception as error:  # of the harness: the run must hear of it
             self.failure = error
             sys.stderr.write(f"{self.name} broke: {type(error).__name__}: {error}\n")
 
 
+def outlive(
+    name: str,
+    live: Callable[[], None],
+    silent_s: Callable[[], float],
+    abandoned: threading.Event,
+    *,
+    limit_s: float = _LIMIT_S,
+) -> None:
+    """Returns when the life has ended, or sets ``abandoned`` when it was silent for longer than the limit.
+
+    A life has one thread of its own for all its calls: confluent-kafka lets one thread at a time use a consumer. The
+    thread of an abandoned life stays in its call. Raises what the life raises.
+    """
+    outcome: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            live()
+            outcome.set_result(None)
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    while not wait([outcome], timeout=min(_LOOK_S, limit_s)).done:
+        if silent_s() > limit_s:
+            abandoned.set()
+            sys.stderr.write(f"{name} is abandoned: librdkafka has not returned from a call for {limit_s:g} s\n")
+            return
+    outcome.result()
+
+
 class Member:
     """Reads, and commits what it has read, twice a second."""
 
     def __init__(self, name: str, group: GroupSpec, spec: LoadSpec, history: History) -> None:
-        self._name = name
+        self.name = name
+        self.abandoned = threading.Event()
+        self._seen_s = time.monotonic()
         self._group = group.name
         self._history = history
         self._topics = list(spec.topics)
@@ -143,6 +185,7 @@ class Member:
             "group.protocol": group.protocol,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
+            "max.poll.interval.ms": _POLL_LIMIT_MS,
             **_SMALL_QUEUES,
             **IMPATIENT,
         }
@@ -150,12 +193,17 @@ class Member:
             config |= {"session.timeout.ms": 10_000, "heartbeat.interval.ms": 2_000}
         self._client = Consumer(config)
 
+    def silent_s(self) -> float:
+        """How long librdkafka has not returned from a call."""
+        return time.monotonic() - self._seen_s
+
     def live(self, seconds: float, orders: Orders) -> None:
         self._client.subscribe(self._topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
         end_s = time.monotonic() + seconds
         commit_at_s = 0.0
         try:
-            while not orders.stop.is_set() and (time.monotonic() < end_s or orders.drain.is_set()):
+            while not self._is_over(end_s, orders):
+                self._seen_s = time.monotonic()
                 for message in self._client.consume(500, _POLL_S):
                     self._read(message)
                 if time.monotonic() >= commit_at_s:
@@ -163,14 +211,20 @@ class Member:
                     commit_at_s = time.monotonic() + _COMMIT_EVERY_S
             self._commit()
         finally:
+            self._seen_s = time.monotonic()
             self._client.close()
+
+    def _is_over(self, end_s: float, orders: Orders) -> bool:
+        if orders.stop.is_set() or self.abandoned.is_set():
+            return True
+        return time.monotonic() >= end_s and not orders.drain.is_set()
 
     def _read(self, message: Message) -> None:
         if message.error() is not None:
             return
         topic, partition, offset = str(message.topic()), int(message.partition() or 0), int(message.offset() or 0)
         value = message.value()
-        self._history.delivered(topic, partition, self._group, self._name, self._generation, offset, _bytes(value))
+        self._history.delivered(topic, partition, self._group, self.name, self._generation, offset, _bytes(value))
         self._next[topic, partition] = offset + 1
         self._dirty.add((topic, partition))
 
@@ -186,7 +240,7 @@ class Member:
         for each in done or ():
             if each.error is None:
                 self._history.committed(
-                    each.topic, each.partition, self._group, self._name, each.offset, begun_ms=begun_ms
+                    each.topic, each.partition, self._group, self.name, each.offset, begun_ms=begun_ms
                 )
                 if self._next.get((each.topic, each.partition)) == each.offset:
                     self._dirty.discard((each.topic, each.partition))
@@ -195,7 +249,7 @@ class Member:
         self._generation += 1
         self._forget(partitions)
         for each in partitions:
-            self._history.taken(each.topic, each.partition, self._group, self._name, self._generation)
+            self._history.taken(each.topic, each.partition, self._group, self.name, self._generation)
 
     def _revoked(self, _: Consumer, partitions: Sequence[TopicPartition]) -> None:
         self._commit()
