@@ -57,8 +57,9 @@ def weed_command(weed: Path, home: Path, ports: tuple[int, ...], account: Accoun
         # Volumes are not preallocated; many small ones let every bucket have its own.
         "-master.volumeSizeLimitMB=128", "-volume.max=10000", "-volume.minFreeSpace=0",
         f"-volume.port={volume}", f"-volume.port.grpc={volume_grpc}",
-        "-filer", f"-filer.port={filer}", f"-filer.port.grpc={filer_grpc}", f"-filer.localSocket={home / 'f'}",
-        "-s3", f"-s3.port={s3}", f"-s3.port.grpc={s3_grpc}", f"-s3.localSocket={home / 's'}",
+        # Sockets below its working directory, by a short name: a socket's path has at most 108 bytes.
+        "-filer", f"-filer.port={filer}", f"-filer.port.grpc={filer_grpc}", "-filer.localSocket=f",
+        "-s3", f"-s3.port={s3}", f"-s3.port.grpc={s3_grpc}", "-s3.localSocket=s",
         "-s3.port.iceberg=0", "-s3.port.lance=0", f"-s3.config={home / 's3.json'}", "-s3.autoCreateBucket=false",
     )  # fmt: skip
     return ServerCommand(
