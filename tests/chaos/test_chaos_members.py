@@ -6,8 +6,6 @@ import threading
 
 import pytest
 
-pytest.importorskip("confluent_kafka")
-
 from streamhouse.chaos.load.librdkafka_groups import outlive
 
 
