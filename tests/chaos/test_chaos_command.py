@@ -87,8 +87,8 @@ def test_two_minutes_of_chaos_lose_duplicate_and_reorder_nothing(tmp_path: Path)
     )
     assert done.returncode in (0, 9), (tmp_path / "results" / "report.txt").read_text() + done.stderr
     told = json.loads(done.stdout)
-    # A group may have ended when a restarted agent brings acks=1 records back (R4): then it is "behind" by those. That
-    # is about time, and no test asserts time; everything else must be clean.
+    # "unavailable" is left out for now: in longer runs groups were behind by records that came after they had ended,
+    # and librdkafka can loop in a synchronous commit (docs/chaos.md). Everything else must be clean.
     found = {name: count for name, count in told["anomalies"].items() if count and name != "unavailable"}
     assert found == {}, (tmp_path / "results" / "report.txt").read_text()
     assert told == report(tmp_path)

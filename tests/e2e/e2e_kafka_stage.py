@@ -79,7 +79,7 @@ class KafkaStage:
         return ",".join(p.address for p in self.stage.processes if isinstance(p, KafkaProcess))
 
     def address(self, name: str) -> str:
-        """Of the process with that name."""
+        """The address of the process with that name."""
         return next(p.address for p in self.stage.processes if isinstance(p, KafkaProcess) and p.name == name)
 
     # Topics and leaders.

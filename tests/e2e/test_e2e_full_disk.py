@@ -38,7 +38,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def use_up(disk: Path) -> Path:
-    """Somebody else's file, which takes all the room that is left."""
+    """Write a file that takes all the room that is left, as another program might."""
     filler = disk / "filler"
     with filler.open("wb", buffering=0) as file:
         for size in (1 << 20, 4096):

@@ -92,7 +92,7 @@ async def a_member_joins_and_dies(kafka: KafkaStage) -> None:
 
 
 async def one_life(kafka: KafkaStage, killed: Lease, before_ms: int) -> int | None:
-    """Of a coordinator: until it has noted that the dead member was silent for longer, or for a part of a session.
+    """Let a coordinator live until it has noted that the dead member was silent for longer, or for part of a session.
 
     Returns for how long the dead member is noted to be silent; None once it is out.
     """

@@ -74,7 +74,7 @@ class LogReader:
     ) -> None:
         """``leading`` is None in a process that leads nothing. ``offload`` inflates blocks; None does it inline.
 
-        ``report`` is told of objects that are missing or damaged, and when they are well again.
+        ``report`` is called when objects are missing or damaged, and when they can be read again.
         """
         self.stats = ReaderStats()
         self._tail = tail
