@@ -109,6 +109,18 @@ async def test_without_the_store_memory_has_to_do(stage: Stage) -> None:
     assert await agent.groups.places.find([SLOT]) == {SLOT: OTHER}
 
 
+async def test_a_store_that_does_not_answer_does_not_hold_up_the_answer(stage: Stage) -> None:
+    agent = stage.first
+    agent.view.holders[SLOT] = OTHER
+
+    async def silent() -> None:
+        await asyncio.Event().wait()
+
+    agent.view.look_at_slots = silent  # type: ignore[method-assign]
+    async with asyncio.timeout(60):
+        assert await agent.groups.places.find([SLOT]) == {SLOT: OTHER}
+
+
 async def test_the_old_coordinator_names_the_new_one_when_the_hand_over_is_done(stage: Stage) -> None:
     agent = stage.first
     await agent.lead()

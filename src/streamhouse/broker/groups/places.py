@@ -24,7 +24,9 @@ from streamhouse.broker.nodes import Node
 from streamhouse.core.errors import StreamHouseError
 from streamhouse.metadata.contract import SlotKey
 
-_FINDING_S: Final = 0.5  # what stands behind a FindCoordinator on its connection waits, too
+_FINDING_S: Final = 0.05
+"""librdkafka sends a second FindCoordinator when 100 ms have passed without an answer. If every answer takes longer, a
+synchronous commit of it never ends (docs/chaos.md)."""
 _LOOK_AGAIN_S: Final = 0.25  # a transfer that fails is not announced
 
 
