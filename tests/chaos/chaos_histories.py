@@ -51,6 +51,9 @@ class Tale:
     def observed(self, offset: int, *, begun: int, ended: int) -> None:
         self._add("parts/t/0/watch.group", f"O {begun} {ended} g {offset}")
 
+    def end_seen(self, end: int, *, at: int) -> None:
+        self._add("parts/t/0/watch.group", f"E {at} g {end}")
+
     def raw(self, name: str, text: str) -> None:
         path = self.directory / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -290,6 +290,22 @@ class TestGroups:
         assert tale.found() == {Kind.UNAVAILABLE: 1}
         assert tale.found(drained=False) == {}
 
+    def test_a_group_is_not_behind_by_records_that_came_after_it_had_ended(self, tale: Tale) -> None:
+        tale.written(3, group=True)
+        tale.end_seen(2, at=3000)
+        tale.end_seen(3, at=4000)
+        tale.sent(1, at=1000, first=3)
+        tale.raw("parts/t/0/final", "V 3 p 3\nE 4\n")
+        verdict = tale.verdict()
+        assert verdict.findings.counts == {}
+        assert [facts.behind for facts in verdict.partitions[0].groups] == [0]
+
+    def test_a_group_that_ended_before_the_end_it_had_seen_is_behind(self, tale: Tale) -> None:
+        tale.written(5)
+        tale.observed(0, begun=3000, ended=3100)
+        tale.end_seen(4, at=3100)
+        assert tale.found() == {Kind.UNAVAILABLE: 1}
+
 
 class TestAvailability:
     def test_a_silence_longer_than_the_limit(self, tale: Tale) -> None:

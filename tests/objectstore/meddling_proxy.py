@@ -57,7 +57,7 @@ class MeddlingProxy:
             head = _IF_NONE_MATCH.sub(b"", head)
         reply = await self._forward(head, body)
         if meddling is Meddling.ALLOW_ALL and reply.startswith(b"HTTP/1.1 412"):
-            reply = b'HTTP/1.1 200 OK\r\netag: "1"\r\ncontent-length: 0\r\n\r\n'
+            reply = b'HTTP/1.1 200 OK\r\netag: "1"\r\nconnection: close\r\ncontent-length: 0\r\n\r\n'
         if meddling is Meddling.LOSE_REPLY:
             return False
         if meddling is Meddling.CUT_REPLY:

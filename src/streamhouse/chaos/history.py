@@ -14,6 +14,7 @@ reads one partition at a time. Every line is words separated by spaces; times ar
         R ms group member generation offset producer number        delivered ("! 0" in place of a damaged record)
         C begun ended group member offset             a commit was acknowledged
         O begun ended group offset                    the committed offset, as a client outside the group fetched it
+        E ms group end                                the end of the log at that time, fetched when the load had ended
     parts/TOPIC/PARTITION/final
         V offset producer number                      the last read of the whole partition, in the order of reading
         X offset reason                               a record that belongs to no producer here
@@ -91,6 +92,10 @@ class History:
 
     def observed(self, topic: str, partition: int, group: str, offset: int, *, begun_ms: int) -> None:
         self._line(self._part(topic, partition, "group"), f"O {begun_ms} {self._wall_ms()} {group} {offset}")
+
+    def end_seen(self, topic: str, partition: int, group: str, end: int) -> None:
+        """The end of the log that the group had to reach when its committed offset was last compared with it."""
+        self._stamped(self._part(topic, partition, "group"), "E", f"{group} {end}")
 
     def read_finally(self, run: str, topic: str, partition: int, offset: int, value: bytes | None) -> None:
         self._line(

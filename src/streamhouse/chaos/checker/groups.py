@@ -34,6 +34,9 @@ class _GroupPart:
     sights: list[Sight] = field(default_factory=list)
     skips: list[tuple[int, str]] = field(default_factory=list)
     members: set[str] = field(default_factory=set)
+    goal: int | None = None
+    """The end of the log when the group was last compared with it. Records may be added after the group has ended: a
+    request whose client did not wait for the answer can be written later."""
 
     def mark(self, offset: int) -> None:
         if offset >= len(self.delivered):
@@ -48,7 +51,7 @@ class GroupFacts:
     members: int
     committed: int
     behind: int
-    """Records between the last committed offset and the end of the log."""
+    """Records between the last committed offset and the end that the log had when the group ended."""
 
 
 def judge_groups(part: Path, where: str, log_end: int, findings: Findings) -> list[GroupFacts]:
@@ -70,7 +73,7 @@ def judge_groups(part: Path, where: str, log_end: int, findings: Findings) -> li
                 deliveries=sum(group.delivered),
                 members=len(group.members),
                 committed=committed,
-                behind=max(0, log_end - committed),
+                behind=max(0, (log_end if group.goal is None else group.goal) - committed),
             )
         )
     return facts
@@ -101,6 +104,8 @@ def _read(part: Path, log_end: int) -> dict[str, _GroupPart]:
                     groups[name].sights.append(
                         Sight(begun_ms=int(begun), ended_ms=int(ended), offset=int(at), how="was committed")
                     )
+                case ["E", _, name, at]:
+                    groups[name].goal = int(at)
                 case ["O", begun, ended, name, at]:
                     groups[name].sights.append(
                         Sight(begun_ms=int(begun), ended_ms=int(ended), offset=int(at), how="was fetched")

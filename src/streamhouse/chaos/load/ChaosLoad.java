@@ -281,6 +281,7 @@ public class ChaosLoad {
                     for (TopicPartition place : places) {
                         long offset = found.get(place) == null ? 0 : found.get(place).offset();
                         history.part(place, "group", "O " + begun + " " + System.currentTimeMillis() + " " + group + " " + offset);
+                        if (!ends.isEmpty()) history.part(place, "group", "E " + System.currentTimeMillis() + " " + group + " " + ends.get(place));
                         atEnd = atEnd && offset >= ends.get(place);
                     }
                     if (atEnd) stop = true;

@@ -320,14 +320,14 @@ async def _watch(spec: LoadSpec, history: History, orders: Orders) -> None:
     deadline_s: float | None = None
     while not orders.stop.is_set():
         await asyncio.sleep(_WATCH_EVERY_S)
-        at_end = [await _look(group, spec, history) for group in spec.groups]
+        at_end = [await _look(group, spec, history, compare=orders.drain.is_set()) for group in spec.groups]
         if orders.drain.is_set():
             deadline_s = deadline_s or loop.time() + spec.settle_s
             if all(at_end) or loop.time() > deadline_s:
                 return
 
 
-async def _look(group: GroupSpec, spec: LoadSpec, history: History) -> bool:
+async def _look(group: GroupSpec, spec: LoadSpec, history: History, *, compare: bool) -> bool:
     client = AIOKafkaConsumer(bootstrap_servers=spec.bootstrap, group_id=group.name, enable_auto_commit=False)
     places = [TopicPartition(topic, partition) for topic, partition in spec.places]
     at_end = True
@@ -341,6 +341,8 @@ async def _look(group: GroupSpec, spec: LoadSpec, history: History) -> bool:
             if offset is None:
                 return False
             history.observed(place.topic, place.partition, group.name, offset, begun_ms=begun_ms)
+            if compare:
+                history.end_seen(place.topic, place.partition, group.name, ends[place])
             at_end = at_end and offset >= ends[place]
     except (*_TROUBLES, asyncio.CancelledError):
         return False

@@ -87,7 +87,10 @@ class Watch:
                     return False
                 offset = max(found.offset, 0)  # nothing is committed yet: a negative number
                 self._history.observed(found.topic, found.partition, self._group.name, offset, begun_ms=begun_ms)
-                at_end = at_end and offset >= self._end(found)
+                if compare:
+                    end = self._end(found)
+                    self._history.end_seen(found.topic, found.partition, self._group.name, end)
+                    at_end = at_end and offset >= end
         except KafkaException:
             return False
         return at_end
