@@ -27,6 +27,7 @@ _RETRIABLE: Final = frozenset(
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.FENCED_LEADER_EPOCH,
         KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError._UNKNOWN_PARTITION,  # librdkafka's word for: the partition has no leader at this moment
         KafkaError.REQUEST_TIMED_OUT,
         KafkaError.KAFKA_STORAGE_ERROR,
         KafkaError._TRANSPORT,
