@@ -211,7 +211,7 @@ class _Judge:
         elif not self._history.overtaken_come_back:
             if write.attempts == 1 and places:
                 self._report(Kind.REORDERED, f"{what}, came back at {places} behind what overtook it")
-        elif not places and self._history.every_agent_led_last:
+        elif not places and self._history.every_agent_led_last and not self._came_back_and_was_undone(write):
             self._report(Kind.LOST, f"{what} by {write.acked_by}, never came back")
 
     def _is_excused(self, write: Write) -> bool:
@@ -229,6 +229,14 @@ class _Judge:
             write.base_offset is None or undone.commit.base_offset <= write.base_offset <= undone.commit.end_offset
             for undone in self._history.undone
             if undone.commit.key == self._key and known_ms <= undone.at_ms
+        )
+
+    def _came_back_and_was_undone(self, write: Write) -> bool:
+        """It was written again at another offset, the commit was confirmed, and then the metadata lost that commit."""
+        return any(
+            write.values[0] in undone.values and undone.commit.epoch > (write.epoch or 0)
+            for undone in self._history.undone
+            if undone.commit.key == self._key
         )
 
     def _was_overtaken(self, write: Write, offset: int) -> bool:

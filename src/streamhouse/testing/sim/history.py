@@ -94,6 +94,8 @@ class Undone:
 
     commit: Committed
     at_ms: float
+    values: frozenset[str] = frozenset()
+    """What the commit held. A resubmitted ``acks=1`` record has another offset there than the acknowledged one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -130,11 +130,16 @@ class World:
         if snapshot is None:
             return
         assert len(self.history.led) == snapshot.led
+        before = {key_of(key): self._records(key_of(key)) for key in self.keys()}
         restore(self.sqlite, snapshot.data)
         undone = self.history.committed[snapshot.committed :]
         del self.history.committed[snapshot.committed :]
         self.note(f"the metadata has lost {len(undone)} commits")
-        self.history.undone += (Undone(commit=commit, at_ms=self.now_ms()) for commit in undone)
+        for commit in undone:
+            records = before.get(commit.key, {})
+            offsets = range(commit.base_offset, commit.end_offset + 1)
+            values = frozenset(records[offset] for offset in offsets if offset in records)
+            self.history.undone.append(Undone(commit=commit, at_ms=self.now_ms(), values=values))
         self.history.store_clock_set_ms.append(self.now_ms())  # renewals are undone too
         self.lost_commits = True
 
@@ -227,12 +232,13 @@ class World:
 
     def remember_trimmed(self, key: PartitionKey, offset: int) -> None:
         """Before the log start is raised: what lies below it was there."""
-        partition = raw_partition(self.sqlite, key_of(key))
-        if partition is not None:
-            below = {
-                at: value for at, value in records_in(partition, stored_objects(self.objects)).items() if at < offset
-            }
-            self.history.trimmed.setdefault(key_of(key), {}).update(below)
+        below = {at: value for at, value in self._records(key_of(key)).items() if at < offset}
+        self.history.trimmed.setdefault(key_of(key), {}).update(below)
+
+    def _records(self, key: Key) -> dict[int, str]:
+        """What the log holds now."""
+        partition = raw_partition(self.sqlite, key)
+        return {} if partition is None else records_in(partition, stored_objects(self.objects))
 
 
 def key_of(key: PartitionKey) -> Key:
