@@ -14,6 +14,7 @@ from streamhouse.testing.sim.checker import Kind, check
 from streamhouse.testing.sim.history import (
     Committed,
     DiskLost,
+    GivenUp,
     History,
     Key,
     Led,
@@ -214,6 +215,11 @@ def r23_a_resubmitted_acks_1_whose_new_commit_was_lost_is_excused(story: Story) 
     story.history.undone.append(replace(undone(6, 6, at_ms=900), values=frozenset({"gone"})))
 
 
+def r4_an_acks_1_that_was_given_up_for_room_is_excused(story: Story) -> None:
+    story.history.writes.append(write("s", ["gone"], offset=4, at_ms=300, acks=1))
+    story.history.given_up.append(GivenUp(agent="A", key=KEY, epoch=1, base_offset=4, end_offset=4))
+
+
 def a_batch_stands_once_for_each_epoch_it_was_sent_under(story: Story) -> None:
     story.blob("blob-3", 6, ["f"], epoch=2)
     story.high_watermark = 7
@@ -239,6 +245,7 @@ GOOD = [
     r20_the_stores_clock_was_set_forward,
     r23_what_a_lossy_failover_has_undone_is_excused,
     r23_a_resubmitted_acks_1_whose_new_commit_was_lost_is_excused,
+    r4_an_acks_1_that_was_given_up_for_room_is_excused,
     a_batch_stands_once_for_each_epoch_it_was_sent_under,
     r21_a_46_for_what_is_written,
 ]
@@ -267,6 +274,11 @@ def r23_a_lossy_failover_excuses_nothing_that_came_after_it(story: Story) -> Non
 def r23_a_lossy_failover_excuses_no_other_offset(story: Story) -> None:
     story.history.writes.append(write("p", ["gone"], offset=6, at_ms=800, by="B", epoch=2))
     story.history.undone.append(undone(7, 9, at_ms=900))
+
+
+def what_one_agent_gave_up_excuses_no_record_of_another(story: Story) -> None:
+    story.history.writes.append(write("s", ["gone"], offset=4, at_ms=300, acks=1))
+    story.history.given_up.append(GivenUp(agent="B", key=KEY, epoch=1, base_offset=4, end_offset=4))
 
 
 def r23_a_lossy_failover_excuses_no_acks_1_that_was_not_written_again(story: Story) -> None:
@@ -417,6 +429,7 @@ BAD = [
     (r21_a_46_for_what_is_not_written, Kind.LOST),
     (r23_a_lossy_failover_excuses_nothing_that_came_after_it, Kind.LOST),
     (r23_a_lossy_failover_excuses_no_other_offset, Kind.LOST),
+    (what_one_agent_gave_up_excuses_no_record_of_another, Kind.LOST),
     (r23_a_lossy_failover_excuses_no_acks_1_that_was_not_written_again, Kind.LOST),
     (an_acks_1_is_gone_though_nobody_else_led, Kind.LOST),
     (r4_an_overtaken_acks_1_never_came_back, Kind.LOST),

@@ -72,13 +72,16 @@ async def test_a_write_can_wait_for_room(tmp_path: Path) -> None:
         await over
 
 
-async def test_a_write_that_waits_goes_on_when_a_deleted_topics_frames_are_let_go(tmp_path: Path) -> None:
+async def test_a_write_that_waits_goes_on_when_a_deleted_topics_frames_are_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with Stage(tmp_path) as stage:
         gone, stays = await stage.cluster.topic(name="gone"), await stage.cluster.topic(name="stays")
-        node = await stage.node(max_buffer_bytes=2000)
+        node = await stage.node()
         for topic in (gone, stays):
             await node.lead(topic)
         await acked(node.log.append(gone.partition_keys()[0], batch("a" * 1000), acks=1))
+        monkeypatch.setattr(node.wal, "is_full", lambda size_bytes: node.wal.unsettled_bytes > 0)
         node.log.drop_partition(gone.partition_keys()[0], "its topic was deleted")
         await stage.cluster.metadata.delete_topic(gone.topic_id)
         waits = asyncio.create_task(node.log.wait_writable(stays.partition_keys()[0], 1000))

@@ -13,7 +13,14 @@ from wal_fake_disk import FakeDisk
 from wal_harness import ON_REAL_FILES, PUMPS, SMALL, Gate, a_wal, add, add_many, contents, opened
 
 from streamhouse.core.clock import ManualClock
-from streamhouse.core.errors import BackPressureRejected, DurabilityMismatch, InvalidRequest, LimitExceeded, WalFailed
+from streamhouse.core.errors import (
+    BackPressureRejected,
+    CorruptFrame,
+    DurabilityMismatch,
+    InvalidRequest,
+    LimitExceeded,
+    WalFailed,
+)
 from streamhouse.core.limits import KIB
 from streamhouse.core.randomness import SeededRandomness
 from streamhouse.log.wal import Disk, Pump, TaskPump, ThreadPump, Wal, WalOptions, open_wal
@@ -299,3 +306,34 @@ async def test_a_start_that_crashed_while_it_noted_the_cluster_is_finished(tmp_p
     wal, _ = await open_wal(tmp_path / "wal", clock=clock, randomness=randomness, options=SMALL, cluster_id=UUID(int=7))
     await wal.close()
     assert str(UUID(int=7)) in (tmp_path / "wal" / "wal.cluster").read_text()
+
+
+async def test_batches_that_are_not_settled_are_read_back_from_any_file(place: Place) -> None:
+    disk, pump = place()
+    async with a_wal(disk, pump=pump) as (wal, _):
+        lsns = add_many(wal, 60)  # several files of 16 KiB
+        await wal.wait_synced(lsns[-1])
+        wal.settle([3, 59])
+        wanted = [60, 2, 31, 17, 58]
+        found = await wal.read_batches(wanted)
+        assert {lsn: batch[:6] for lsn, batch in found.items()} == {lsn: b"%06d" % (lsn - 1) for lsn in wanted}
+        assert all(len(batch) == 1000 for batch in found.values())
+        assert await wal.read_batches([]) == {}
+        with pytest.raises(InvalidRequest, match="frame 3 was settled"):
+            await wal.read_batches([2, 3])
+
+
+async def test_a_batch_that_was_damaged_on_the_disk_is_not_read_back(tmp_path: Path) -> None:
+    async with a_wal(tmp_path) as (wal, _):
+        await wal.wait_synced(add_many(wal, 3)[-1])
+        damage(tmp_path, b"000001")
+        assert list(await wal.read_batches([1, 3])) == [1, 3]
+        with pytest.raises(CorruptFrame, match="LSN 2"):
+            await wal.read_batches([2])
+
+
+def damage(directory: Path, batch: bytes) -> None:
+    (file,) = [path for path in directory.glob("*.wal") if batch in path.read_bytes()]
+    data = bytearray(file.read_bytes())
+    data[data.index(batch) + 500] ^= 1
+    file.write_bytes(data)

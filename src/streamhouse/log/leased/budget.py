@@ -1,7 +1,7 @@
 """The memory of batches that are not in the log yet: one budget for every partition, and who waits for room in it.
 
-Counts two kinds. Batches of partitions led here leave by their commit. Frames of ended leaderships leave when somebody
-has decided about them; until then they are in memory too, so they count, but nobody waits for them.
+Counts two kinds. Batches of partitions led here leave by their commit. Batches that an ended leadership has left count
+until the WAL has synced them: from then on they are not in memory any more (held.py).
 """
 
 from __future__ import annotations

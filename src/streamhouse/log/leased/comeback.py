@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from streamhouse.core.clock import Clock
 from streamhouse.core.ids import PartitionKey
 from streamhouse.log.leased.budget import WriteBudget
-from streamhouse.log.leased.held import HeldFrames
+from streamhouse.log.leased.held import HeldFrames, in_parts
 from streamhouse.log.leased.partition import PartitionLog, Phase
 from streamhouse.log.leased.pending import Pending
 from streamhouse.log.leased.recovery import HeldFrame, SortedFrames
@@ -41,19 +41,20 @@ class Comeback:
 
     async def bring_back(self, partition: PartitionLog, frames: SortedFrames) -> CameBack:
         """Every frame stays held until the partition has it, so that a failure half-way loses none."""
-        for frame in frames.replay:
-            if not frame.in_memory:
+        for part in in_parts(frames.replay):
+            for frame in await self.held.load(part):
                 await self.budget.wait_for_room(frame.header.size)
-            if partition.phase is Phase.DROPPED:
-                raise partition.not_leader()
-            self.held.take_out(partition.key, frame)
-            self._replay(partition, frame)
+                if partition.phase is Phase.DROPPED:
+                    raise partition.not_leader()
+                self.held.take_out(partition.key, frame)
+                self._replay(partition, frame)
         if frames.replay and not self.wal_is_durable:
             await self.flush([partition.key])
         resubmitted = await self.resubmission.bring_back(partition, frames.resubmit)
         return CameBack(replayed=len(frames.replay), resubmitted=resubmitted)
 
     def _replay(self, partition: PartitionLog, frame: HeldFrame) -> None:
+        assert frame.batch is not None, "it was loaded"
         data = bytearray(frame.batch)
         patch(data, 0, base_offset=frame.base_offset, leader_epoch=partition.epoch)
         pending = Pending(

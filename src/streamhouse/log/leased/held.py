@@ -1,18 +1,24 @@
 """Frames of this WAL that nothing has settled: kept per partition until a leadership here, or time, decides.
 
 recovery.py holds the rules; this keeps the frames and asks the metadata for what the rules need.
+
+What an ended leadership leaves can wait for minutes, until this agent leads the partition again. Its batches are
+therefore not kept in memory: once they are synced, only their places are remembered, and they are read back from the
+WAL when they are needed. Otherwise they would take the write buffer away from the partitions that are led here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
 
 from streamhouse.core import topic_config
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import TopicNotFound
 from streamhouse.core.ids import PartitionKey, TopicId
-from streamhouse.core.limits import MAX_KEYS_PER_CALL
+from streamhouse.core.limits import MAX_KEYS_PER_CALL, MIB
 from streamhouse.log.leased.budget import WriteBudget, cost_bytes
 from streamhouse.log.leased.partition import PartitionLog
 from streamhouse.log.leased.pending import Pending
@@ -27,6 +33,20 @@ from streamhouse.log.leased.recovery import (
 from streamhouse.log.leased.seams import WriteAheadLog
 from streamhouse.metadata.contract import MetadataStore
 
+_PART_BYTES: Final = 8 * MIB  # what a commit of resubmitted frames refuses is uploaded again
+
+
+@dataclass(slots=True, kw_only=True)
+class Swept:
+    never_again: int = 0
+    """How many frames could not come back any more."""
+    given_up: dict[PartitionKey, list[HeldFrame]] = field(default_factory=dict)
+    """Frames that could have come back."""
+
+    @property
+    def count(self) -> int:
+        return self.never_again + sum(map(len, self.given_up.values()))
+
 
 @dataclass(slots=True, kw_only=True)
 class HeldFrames:
@@ -37,8 +57,12 @@ class HeldFrames:
     wal_is_durable: bool
     max_age_ms: int
     """R4: how old an acknowledged acks=1 record may be and still come back after another agent has led."""
+    pressed_age_ms: int
+    """The same while writes are refused for want of room."""
     _frames: dict[PartitionKey, dict[int, HeldFrame]] = field(default_factory=dict)
     """By partition and LSN; a partition without frames is not in it."""
+    _unsynced: list[tuple[PartitionKey, int]] = field(default_factory=list)
+    """Frames in memory, because the WAL has not synced them yet."""
 
     def add(self, key: PartitionKey, frames: Iterable[HeldFrame]) -> None:
         for frame in frames:
@@ -47,7 +71,7 @@ class HeldFrames:
 
     def add_left(self, partition: PartitionLog, left: Iterable[Pending]) -> None:
         """What a leadership that ended in this process did not bring into the log."""
-        frames = (
+        frames = [
             HeldFrame(
                 lsn=batch.lsn,
                 epoch=partition.epoch,
@@ -60,8 +84,27 @@ class HeldFrames:
                 in_memory=True,
             )
             for batch in left
-        )
+        ]
         self.add(partition.key, frames)
+        self._unsynced += ((partition.key, frame.lsn) for frame in frames)
+        self.synced(self.wal.synced_lsn)
+
+    def synced(self, lsn: int) -> None:
+        """Frames up to this LSN are on the disk: their batches need no memory any more."""
+        if not self._unsynced:
+            return
+        for key, each in self._unsynced:
+            mine = self._frames.get(key, {})
+            if each <= lsn and (frame := mine.get(each)) is not None:
+                mine[each] = replace(frame, batch=None, in_memory=False)
+                self.budget.held_bytes -= _cost_bytes(frame)
+        self._unsynced = [each for each in self._unsynced if each[1] > lsn]
+        self.budget.look_again()
+
+    async def load(self, frames: Sequence[HeldFrame]) -> list[HeldFrame]:
+        """The same frames, each with its batch. Raises CorruptFrame, WalFailed."""
+        read = await self.wal.read_batches([frame.lsn for frame in frames if frame.batch is None])
+        return [replace(frame, batch=read[frame.lsn]) if frame.batch is None else frame for frame in frames]
 
     def frames_of(self, key: PartitionKey) -> Collection[HeldFrame]:
         return self._frames.get(key, {}).values()
@@ -134,32 +177,34 @@ class HeldFrames:
     def take_out(self, key: PartitionKey, frame: HeldFrame) -> None:
         """A leadership here looks after it from now on, or nobody needs to."""
         mine = self._frames.get(key, {})
-        if mine.pop(frame.lsn, None) is not None:
-            self.budget.held_bytes -= _cost_bytes(frame)
+        if (taken := mine.pop(frame.lsn, None)) is not None:
+            self.budget.held_bytes -= _cost_bytes(taken)
         if not mine:
             self._frames.pop(key, None)
 
-    async def sweep(self, led_here: Container[PartitionKey]) -> int:
-        """Let go of frames that can never come back: other agents have led their partition since. Returns how many.
+    async def sweep(self, led_here: Container[PartitionKey], *, pressed: bool = False) -> Swept:
+        """Let go of frames that can never come back: other agents have led their partition since.
 
-        Frames of partitions that no other agent has led since stay, whatever their age: no one else may have them (R3).
+        ``pressed``: writes are refused for want of room. Then acknowledged acks=1 frames are given up earlier. They may
+        come back only if this agent leads their partition again, and until then they take the room away from all
+        other partitions. Frames of partitions that no other agent has led since stay, whatever their age: no one else
+        may have them (R3).
         """
-        let_go = 0
+        swept = Swept()
         compacted: dict[TopicId, bool] = {}
+        now_ms = self.clock.wall_ms()
         for key in [key for key in self._frames if key not in led_here]:
             if key.topic_id not in compacted:
                 compacted[key.topic_id] = await self._is_compacted(key.topic_id)
             history = await self.metadata.epoch_history(key)
-            gone = never_again(
-                self.frames_of(key),
-                wal_id=self.wal.wal_id,
-                history=history,
-                compacted=compacted[key.topic_id],
-                oldest_ms=self.clock.wall_ms() - self.max_age_ms,
-            )
+            rule = partial(never_again, wal_id=self.wal.wal_id, history=history, compacted=compacted[key.topic_id])
+            gone = rule(self.frames_of(key), oldest_ms=now_ms - self.max_age_ms)
             self.settle(key, gone)
-            let_go += len(gone)
-        return let_go
+            swept.never_again += len(gone)
+            if pressed and (given_up := rule(self.frames_of(key), oldest_ms=now_ms - self.pressed_age_ms)):
+                self.settle(key, given_up)
+                swept.given_up[key] = given_up
+        return swept
 
     async def _is_compacted(self, topic_id: TopicId) -> bool:
         try:
@@ -167,6 +212,20 @@ class HeldFrames:
         except TopicNotFound:
             return False  # it has no history either, and its frames are let go for that
         return topic_config.effective(topic.configs).compacts
+
+
+def in_parts(frames: Sequence[HeldFrame]) -> Iterator[list[HeldFrame]]:
+    """A few megabytes at a time: so much is read from the WAL, or put into one blob, at once."""
+    part: list[HeldFrame] = []
+    size = 0
+    for frame in frames:
+        if part and size + frame.header.size > _PART_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(frame)
+        size += frame.header.size
+    if part:
+        yield part
 
 
 def _cost_bytes(frame: HeldFrame) -> int:

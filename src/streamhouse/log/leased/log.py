@@ -7,6 +7,7 @@ Knows nothing of clients, and of leases only what a guard tells.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
@@ -37,6 +38,8 @@ from streamhouse.metadata.contract import Durability, Lease, MetadataStore, Slic
 from streamhouse.objectstore.contract import ObjectStore
 from streamhouse.wire.buffers import BytesLike
 
+_log = logging.getLogger(__name__)
+
 _BACKGROUND_PAUSE_S: Final = 0.0005
 _SERVED: Final = frozenset({Phase.OPEN, Phase.ADOPTING, Phase.CLOSING})
 
@@ -54,8 +57,10 @@ class LeasedLog:
         options: LeasedOptions,
         on_dropped: Callable[[PartitionKey, str], None] = lambda key, reason: None,
         on_alarm: Callable[[str], None] = lambda words: None,
+        on_given_up: Callable[[PartitionKey, Sequence[HeldFrame]], None] = lambda key, frames: None,
     ) -> None:
-        """``on_alarm`` is told in words of what a person must look at, once each time."""
+        """``on_alarm`` is told in words of what a person must look at, once each time. ``on_given_up`` is called with
+        acknowledged acks=1 frames that are dropped for want of room."""
         self.stats = LeasedStats()
         self._metadata = metadata
         self._wal = wal
@@ -64,6 +69,7 @@ class LeasedLog:
         self._options = options
         self._wal_is_durable = options.durability is Durability.WAL
         self._on_dropped = on_dropped
+        self._on_given_up = on_given_up
         self._partitions: dict[PartitionKey, PartitionLog] = {}
         self._opened = asyncio.Event()
         self._budget = WriteBudget(options.max_buffer_bytes, urge=self._urge)
@@ -76,6 +82,7 @@ class LeasedLog:
             budget=self._budget,
             wal_is_durable=self._wal_is_durable,
             max_age_ms=options.resubmit_max_age_ms,
+            pressed_age_ms=options.resubmit_pressed_age_ms,
         )
         self._lost_commits = LostCommits(metadata=metadata, randomness=randomness, on_alarm=on_alarm)
         self._openings = Openings(
@@ -127,6 +134,7 @@ class LeasedLog:
             wal_is_durable=self._wal_is_durable,
         )
         wal.on_synced(self._writing.synced)
+        wal.on_synced(self._held.synced)
         wal.on_synced(lambda _: self._budget.look_again())  # a file of the WAL goes when the next one is durable
 
     @property
@@ -343,11 +351,24 @@ class LeasedLog:
         self._on_dropped(key, reason)
 
     async def sweep_held(self) -> int:
-        """Let go of WAL frames that can never come back; see HeldFrames.sweep."""
-        self._refused_for_room = False
-        let_go = await self._held.sweep(self._partitions)
-        self.stats.dropped_batches += let_go
-        return let_go
+        """Let go of WAL frames that can never come back, and of more if they are in the way; see HeldFrames.sweep.
+
+        Returns how many.
+        """
+        pressed, self._refused_for_room = self.held_is_in_the_way, False
+        swept = await self._held.sweep(self._partitions, pressed=pressed)
+        self.stats.dropped_batches += swept.never_again
+        for key, frames in swept.given_up.items():
+            self.stats.given_up_batches += len(frames)
+            _log.warning(
+                "%s: gave up %d batches that were acknowledged with acks=1 and not committed when another agent took"
+                " the partition over: there was no room left for new writes. They are lost unless their producers send"
+                " them again; use acks=all for what must not be lost",
+                key,
+                len(frames),
+            )
+            self._on_given_up(key, frames)
+        return swept.count
 
     # What the committer reports.
 

@@ -19,6 +19,8 @@ class LeasedOptions:
     """The most one flush takes of one partition."""
     resubmit_max_age_ms: int = RESUBMIT_MAX_AGE_MS
     """R4: how old an acknowledged acks=1 record may be and still come back after another agent has led."""
+    resubmit_pressed_age_ms: int = 30_000
+    """The same while writes are refused for want of room: such a record keeps every later file of the WAL."""
     resume_after_ms: int = 30_000
     """How old a leadership must be before a producer that may be forgotten goes on with any sequence (R21): as long as
     clients wait for an answer of the former leader. Where the WAL is the durability there is none."""
@@ -34,6 +36,8 @@ class LeasedStats:
     replayed_batches: int = 0
     resubmitted_batches: int = 0
     dropped_batches: int = 0
+    given_up_batches: int = 0
+    """Acknowledged acks=1 batches that could have come back, dropped because writes were refused for want of room."""
     refused_commits: int = 0
     stranded_batches: int = 0
     """R23: batches in the WAL that did not continue the log, because the metadata store had lost commits."""

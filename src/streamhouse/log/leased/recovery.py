@@ -39,12 +39,13 @@ class HeldFrame:
     base_offset: int
     acks: int
     timestamp_ms: int
-    batch: BytesLike
+    batch: BytesLike | None
+    """None: only the WAL has it (``HeldFrames.load``)."""
     header: BatchHeader
     refused: bool = False
     """Its producer was told NOT_LEADER, and will send it again elsewhere. After a crash nobody knows."""
     in_memory: bool = False
-    """Left by a leadership of this process; what recovery found is a view of a mapped file."""
+    """Left by a leadership of this process, and not synced yet. What recovery found is a view of a mapped file."""
 
     @property
     def next_offset(self) -> int:

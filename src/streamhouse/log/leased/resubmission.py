@@ -10,7 +10,7 @@ PostgreSQL, that is slower. Which frames come back is decided in recovery.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
@@ -20,14 +20,13 @@ from streamhouse.core.errors import NotLeader
 from streamhouse.core.limits import MIB
 from streamhouse.formats.declared_times import declared_times_ms
 from streamhouse.log.leased.commit import NOT_YET_TRIES, Committer
-from streamhouse.log.leased.held import HeldFrames
+from streamhouse.log.leased.held import HeldFrames, in_parts
 from streamhouse.log.leased.partition import Chunk, PartitionLog
 from streamhouse.log.leased.pending import Pending
 from streamhouse.log.leased.recovery import HeldFrame, resubmission_id
 from streamhouse.log.leased.waiters import fail
 from streamhouse.metadata.contract import BatchRun, LeasedSlice, SliceOutcome, Verdict
 
-_PART_BYTES: Final = 8 * MIB  # of one partition in one blob: what a commit refuses is uploaded again
 _BLOB_BYTES: Final = 32 * MIB  # of all partitions in one blob
 
 
@@ -54,8 +53,8 @@ class Resubmission:
         Raises NotLeader when a commit is refused: what is not in the log by then stays held.
         """
         came = 0
-        for part in _parts(frames):
-            for each in await self._upload(partition, part):
+        for part in in_parts(frames):
+            for each in await self._upload(partition, await self._held.load(part)):
                 outcome = await self._commit(partition, each)
                 if outcome.verdict is Verdict.STALE_OBJECT:
                     await self._committer.learn_horizon([partition.key])  # so that the next opening gets through
@@ -151,21 +150,9 @@ class _SharedUploads:
                     future.set_result(placed.slice)
 
 
-def _parts(frames: Sequence[HeldFrame]) -> Iterator[list[HeldFrame]]:
-    part: list[HeldFrame] = []
-    size = 0
-    for frame in frames:
-        if part and size + frame.header.size > _PART_BYTES:
-            yield part
-            part, size = [], 0
-        part.append(frame)
-        size += frame.header.size
-    if part:
-        yield part
-
-
 def _unplaced(frame: HeldFrame) -> Pending:
     """For packing: a blob's batches have no offsets of their own, so nothing is copied or patched."""
+    assert frame.batch is not None, "it was loaded"
     return Pending(
         base_offset=frame.base_offset,
         next_offset=frame.next_offset,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 from uuid import UUID
 
@@ -38,7 +38,14 @@ class WriteAheadLog(Protocol):
         """Whether it would refuse a batch of this size until others are settled."""
         ...
 
+    @property
+    def synced_lsn(self) -> int: ...
+
     async def wait_synced(self, lsn: int) -> None: ...
+
+    async def read_batches(self, lsns: Collection[int]) -> dict[int, bytes]:
+        """Read batches back that are synced and not settled, by LSN."""
+        ...
 
     def on_synced(self, callback: Callable[[int], None]) -> None: ...
 

@@ -54,7 +54,7 @@ class Pump(Protocol):
     """Reports come on the event loop, in order, of one sync or of several. After a failure there are none."""
 
     async def call(self, work: Callable[[], T]) -> T:
-        """Run blocking work of opening and closing."""
+        """Run blocking work beside the write path: opening, closing, reading back."""
         ...
 
     def start(self, files: WalFiles, reports: Reports, *, max_batch_age_ms: int, room_pause_ms: int) -> None: ...

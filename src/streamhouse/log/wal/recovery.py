@@ -8,7 +8,7 @@ leave a hole below what the next run syncs.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -25,9 +25,12 @@ from streamhouse.formats.wal_frame_v1 import (
     Frame,
     FrameKind,
     intact_fields,
+    read_frame,
 )
 from streamhouse.formats.wal_scan_v1 import ScanResult, check_sequence, frames, scan
 from streamhouse.log.wal.disk import Disk, Listed
+from streamhouse.log.wal.names import log_name
+from streamhouse.log.wal.state import FrameGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +115,27 @@ def recover(disk: Disk, log_files: Mapping[int, Listed], wal_id: UUID) -> Recove
         next_lsn=sequence.next_lsn,
         next_generation=sequence.next_generation,
     )
+
+
+def read_batches(disk: Disk, groups: Iterable[FrameGroup], wal_id: UUID) -> dict[int, bytes]:
+    """The batches of these frames, by LSN. Blocking. Raises CorruptFrame if what was synced is not there any more."""
+    found: dict[int, bytes] = {}
+    for group in groups:
+        name = log_name(group.generation)
+        view = disk.read(name)
+        position, lsn = FILE_HEADER_BYTES, group.first_lsn
+        for wanted in group.lsns:
+            while lsn < wanted:
+                fields = intact_fields(view, position)
+                if fields is None:
+                    raise CorruptFrame(f"{disk.place}/{name}: no intact frame at byte {position}, LSN {lsn}")
+                position += FRAME_HEADER_BYTES + fields[F_LENGTH]
+                lsn += 1
+            frame = read_frame(view, position)
+            if (frame.wal_id, frame.generation, frame.lsn) != (wal_id, group.generation, wanted):
+                raise CorruptFrame(f"{disk.place}/{name}: LSN {frame.lsn} at byte {position} where {wanted} must be")
+            found[wanted] = bytes(frame.payload)
+    return found
 
 
 def _scan(view: memoryview, wal_id: UUID, generation: int, name: str) -> ScanResult:

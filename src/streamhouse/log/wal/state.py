@@ -66,6 +66,16 @@ Chore = Retire | PrepareSpare | RemoveSpare
 """Housekeeping beside the write path, in order among itself. A spare may be planned with as soon as it is ordered."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameGroup:
+    """Some frames of one file, in ascending order."""
+
+    generation: int
+    first_lsn: int
+    """Of the file."""
+    lsns: list[int]
+
+
 class _LogFile:
     __slots__ = ("first_lsn", "frame_bytes", "generation", "position", "recyclable", "settled_prefix", "size_bytes",
                  "unsettled_count")  # fmt: skip
@@ -347,6 +357,17 @@ class WalState:
         self._files.append(file)
         self._first_lsns.append(file.first_lsn)
         self._log_bytes += file.size_bytes
+
+    def places(self, lsns: Iterable[int]) -> list[FrameGroup]:
+        """Which file holds each of these frames. They must not be settled: only then their files stay."""
+        groups: dict[int, FrameGroup] = {}
+        for lsn in sorted(lsns):
+            file = self._file_of(lsn)
+            if file is None or not file.frame_bytes[lsn - file.first_lsn]:
+                raise InvalidRequest(f"WAL: frame {lsn} was settled; it may be gone")
+            group = FrameGroup(generation=file.generation, first_lsn=file.first_lsn, lsns=[])
+            groups.setdefault(file.generation, group).lsns.append(lsn)
+        return list(groups.values())
 
     def _file_of(self, lsn: int) -> _LogFile | None:
         """None for a frame whose file is gone."""

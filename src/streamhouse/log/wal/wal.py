@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from heapq import heappop, heappush
 from typing import Final
 from uuid import UUID
@@ -33,7 +34,7 @@ from streamhouse.log.wal.disk import Disk
 from streamhouse.log.wal.files import NoRoomError, WalFiles
 from streamhouse.log.wal.options import WalOptions
 from streamhouse.log.wal.pump import Pump, Reports, RoomReport, SyncReport
-from streamhouse.log.wal.recovery import Recovered
+from streamhouse.log.wal.recovery import Recovered, read_batches
 from streamhouse.log.wal.state import Retire, WalState
 from streamhouse.wire.buffers import BytesLike, byte_view
 
@@ -262,6 +263,16 @@ class Wal:
         """
         self._state.settle(lsns)
         self._tidy_up()
+
+    async def read_batches(self, lsns: Collection[int]) -> dict[int, bytes]:
+        """Read batches back that are synced and not settled, by LSN. Raises CorruptFrame, WalFailed."""
+        if not lsns:
+            return {}
+        groups = self._state.places(lsns)
+        try:
+            return await self._pump.call(partial(read_batches, self._disk, groups, self.wal_id))
+        except OSError as error:
+            raise WalFailed(f"the write-ahead log in {self._disk.place} cannot be read: {error}") from error
 
     @property
     def unsettled_bytes(self) -> int:

@@ -28,7 +28,7 @@ from streamhouse.core.ids import PartitionKey
 from streamhouse.log.leased.adoption import Adoption
 from streamhouse.log.leased.log import LeasedLog
 from streamhouse.log.leased.partition import PartitionLog
-from streamhouse.log.leased.recovery import held_by_partition
+from streamhouse.log.leased.recovery import HeldFrame, held_by_partition
 from streamhouse.log.leased.writing import Append
 from streamhouse.log.reader.options import ReaderOptions
 from streamhouse.log.reader.reader import LogReader
@@ -38,7 +38,7 @@ from streamhouse.metadata.contract import AgentInfo, Durability
 from streamhouse.objectstore.retries import RetryingStore
 from streamhouse.testing.sim.clock import SimClock
 from streamhouse.testing.sim.disk import SimDisk
-from streamhouse.testing.sim.history import DiskLost, Taken
+from streamhouse.testing.sim.history import DiskLost, GivenUp, Taken
 from streamhouse.testing.sim.ledger import Ledger, WatchedWal
 from streamhouse.testing.sim.loop import Lane
 from streamhouse.testing.sim.metadata import process_died, remote_metadata
@@ -283,6 +283,7 @@ class SimAgent:
             randomness=dice,
             options=scenario.leased,
             on_dropped=owner.dropped,
+            on_given_up=self._gave_up,
         )
         self._watch_appends(log)
         wrong = self._ledger.judge((frame.lsn, frame.payload) for frame in recovered.frames())
@@ -353,6 +354,20 @@ class SimAgent:
             topics=topics,
             flushes=flushes,
             adoptions=adoptions,
+        )
+
+    def _gave_up(self, key: PartitionKey, frames: Sequence[HeldFrame]) -> None:
+        where = (key.topic_id.hex, key.partition)
+        self.world.note(f"{self.name} gives {len(frames)} batches of {where} up for want of room")
+        self.world.history.given_up += (
+            GivenUp(
+                agent=self.name,
+                key=where,
+                epoch=frame.epoch,
+                base_offset=frame.base_offset,
+                end_offset=frame.next_offset - 1,
+            )
+            for frame in frames
         )
 
     def _room_on_disk(self, log: LeasedLog, member: Member, problem: Exception | None) -> None:

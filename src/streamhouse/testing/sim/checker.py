@@ -211,7 +211,12 @@ class _Judge:
         elif not self._history.overtaken_come_back:
             if write.attempts == 1 and places:
                 self._report(Kind.REORDERED, f"{what}, came back at {places} behind what overtook it")
-        elif not places and self._history.every_agent_led_last and not self._came_back_and_was_undone(write):
+        elif (
+            not places
+            and self._history.every_agent_led_last
+            and not self._came_back_and_was_undone(write)
+            and not self._was_given_up(write, offset)
+        ):
             self._report(Kind.LOST, f"{what} by {write.acked_by}, never came back")
 
     def _is_excused(self, write: Write) -> bool:
@@ -237,6 +242,13 @@ class _Judge:
             write.values[0] in undone.values and undone.commit.epoch > (write.epoch or 0)
             for undone in self._history.undone
             if undone.commit.key == self._key
+        )
+
+    def _was_given_up(self, write: Write, offset: int) -> bool:
+        return any(
+            each.base_offset <= offset <= each.end_offset
+            for each in self._history.given_up
+            if (each.agent, each.key, each.epoch) == (write.acked_by, self._key, write.epoch)
         )
 
     def _was_overtaken(self, write: Write, offset: int) -> bool:

@@ -107,6 +107,17 @@ class DiskLost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GivenUp:
+    """An agent said that it dropped these acknowledged acks=1 records: they kept all room from new writes."""
+
+    agent: str
+    key: Key
+    epoch: int
+    base_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RawEntry:
     base_offset: int
     end_offset: int
@@ -150,6 +161,7 @@ class History:
     committed: list[Committed] = field(default_factory=list)
     undone: list[Undone] = field(default_factory=list)
     disks_lost: list[DiskLost] = field(default_factory=list)
+    given_up: list[GivenUp] = field(default_factory=list)
     trimmed: dict[Key, dict[int, str]] = field(default_factory=dict)
     """Records that were below the log start when it was raised, as they were then."""
     store_clock_set_ms: list[float] = field(default_factory=list)

@@ -7,7 +7,7 @@ never settled must come back; whatever comes back must be what was last written 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 from uuid import UUID
 
@@ -78,8 +78,15 @@ class WatchedWal:
     def is_full(self, size_bytes: int) -> bool:
         return self._wal.is_full(size_bytes)
 
+    @property
+    def synced_lsn(self) -> int:
+        return self._wal.synced_lsn
+
     async def wait_synced(self, lsn: int) -> None:
         await self._wal.wait_synced(lsn)
+
+    async def read_batches(self, lsns: Collection[int]) -> dict[int, bytes]:
+        return await self._wal.read_batches(lsns)
 
     def on_synced(self, callback: Callable[[int], None]) -> None:
         self._wal.on_synced(callback)
