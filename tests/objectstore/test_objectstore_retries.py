@@ -57,7 +57,7 @@ def test_pauses_grow_from_nothing_to_the_whole_step_and_stop_growing() -> None:
     async def story() -> None:
         store, _, pauses = stack([Fault.UNAVAILABLE] * 6)
         await store.put("a", b"1")
-        assert pauses.drawn == [(0, step) for step in (100, 200, 400, 800, 1000, 1000)]
+        assert pauses.drawn == [(0, step_s) for step_s in (0.1, 0.2, 0.4, 0.8, 1, 1)]
         assert asyncio.get_running_loop().time() == pytest.approx(3.5)
 
     run_virtually(story())

@@ -19,8 +19,8 @@ from streamhouse.cluster.contract import Loss, MemberStats, Timings
 from streamhouse.cluster.holdings import Holdings
 from streamhouse.cluster.lease_table import Leadership
 from streamhouse.cluster.pace import Calls, Signal
-from streamhouse.cluster.patience import Patience
 from streamhouse.cluster.transfers import Accepted, Completion, Offer, judge_completion, judge_offer, refusal
+from streamhouse.core.backoff import Backoff, KeyedBackoff
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import NotLeader, StreamHouseError, TransferConflict, TransferNotFound
 from streamhouse.core.randomness import Randomness
@@ -55,8 +55,8 @@ class Exchange:
     ) -> None:
         """``fresh_wish`` gives the ring of this very moment and the agents that are leaving."""
         self.accepted = Accepted()
-        self.partners: Patience[str] = Patience(
-            first_ms=timings.transfer_timeout_ms, longest_ms=timings.liveness_timeout_ms
+        self.partners: KeyedBackoff[str] = KeyedBackoff(
+            Backoff(first_ms=timings.transfer_timeout_ms, longest_ms=timings.liveness_timeout_ms)
         )
         self.stopping = False
         self._metadata = metadata
@@ -163,7 +163,7 @@ class Exchange:
 
     async def _offer(self, leadership: Leadership, target: str, transfer_id: UUID) -> Handed | None:
         """None when the target has accepted."""
-        patience_ms = self._timings.transfer_timeout_ms // 4
+        accept_ms = self._timings.transfer_timeout_ms // 4
         try:
             await self._calls.until_answered(
                 partial(
@@ -174,7 +174,7 @@ class Exchange:
                     to_agent=target,
                     timeout_ms=self._timings.transfer_timeout_ms,
                 ),
-                give_up_ms=patience_ms,
+                give_up_ms=accept_ms,
             )
         except NotLeader:
             self._holdings.end(leadership, Loss.FENCED)
@@ -184,7 +184,7 @@ class Exchange:
         answer: asyncio.Future[Offer] = asyncio.get_running_loop().create_future()
         self._offers[transfer_id] = answer
         try:
-            async with asyncio.timeout(patience_ms / 1000):
+            async with asyncio.timeout(accept_ms / 1000):
                 offer = await answer
             self.partners.worked(target)
         except TimeoutError:

@@ -15,7 +15,7 @@ from streamhouse.cluster.contract import Loss, MemberStats, Owner
 from streamhouse.cluster.lease_table import Leadership, LeaseTable, Stage
 from streamhouse.cluster.news import LeaseNews
 from streamhouse.cluster.pace import Calls
-from streamhouse.cluster.patience import Patience
+from streamhouse.core.backoff import Backoff, KeyedBackoff
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import StreamHouseError
 from streamhouse.core.limits import MAX_LEASES_PER_CALL
@@ -28,8 +28,7 @@ LEASE_TROUBLE: Final = "lease"
 
 _ACQUIRE_BATCH: Final = min(1000, MAX_LEASES_PER_CALL)  # the first open while the rest is acquired; none waits long
 _MAX_OPENING: Final = 64  # each asks the store for producers and epochs: enough to keep it busy, not to drown it
-_FIRST_REOPEN_MS: Final = 200
-_LONGEST_REOPEN_MS: Final = 30_000
+_REOPEN: Final = Backoff(first_ms=200, longest_ms=30_000)
 
 
 class Holdings:
@@ -50,7 +49,7 @@ class Holdings:
     ) -> None:
         self.table = table
         self.news = news
-        self.reopening: Patience[LeaseKey] = Patience(first_ms=_FIRST_REOPEN_MS, longest_ms=_LONGEST_REOPEN_MS)
+        self.reopening: KeyedBackoff[LeaseKey] = KeyedBackoff(_REOPEN)
         self._metadata = metadata
         self._clock = clock
         self._holder = holder

@@ -9,13 +9,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
+from streamhouse.core.backoff import Backoff
 from streamhouse.core.errors import MetadataUnavailable
 from streamhouse.core.randomness import Randomness
 
 T = TypeVar("T")
 
-_FIRST_PAUSE_S: Final = 0.05
-_LONGEST_PAUSE_S: Final = 2.0
+_FIRST_PAUSE_MS: Final = 100
+_LONGEST_PAUSE_MS: Final = 2_000
 _PAUSES_PER_TIMEOUT: Final = 8  # short against the time-out, which is what a lease can spare
 
 
@@ -49,7 +50,8 @@ class Calls:
     def __init__(self, randomness: Randomness, *, timeout_ms: int) -> None:
         self._randomness = randomness
         self._timeout_s = timeout_ms / 1000
-        self._longest_pause_s = min(_LONGEST_PAUSE_S, self._timeout_s / _PAUSES_PER_TIMEOUT)
+        longest_ms = min(_LONGEST_PAUSE_MS, max(1, timeout_ms // _PAUSES_PER_TIMEOUT))
+        self._backoff = Backoff(first_ms=_FIRST_PAUSE_MS, longest_ms=longest_ms)
 
     async def once(self, call: Callable[[], Awaitable[T]]) -> T:
         """Raises TimeoutError too; the outcome is then unknown."""
@@ -74,6 +76,5 @@ class Calls:
         await asyncio.sleep(self.pause_s(failures))
 
     def pause_s(self, failures: int) -> float:
-        """After so many failures in a row; with jitter, so that a fleet does not come back in step."""
-        longest_s = min(_FIRST_PAUSE_S * 2 ** min(failures, 16), self._longest_pause_s)
-        return self._randomness.uniform(longest_s / 2, longest_s)
+        """After this many failures in a row."""
+        return self._backoff.pause_s(failures, self._randomness)

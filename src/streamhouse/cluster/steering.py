@@ -26,7 +26,7 @@ from streamhouse.cluster.holdings import Holdings
 from streamhouse.cluster.lease_table import Leadership, Stage
 from streamhouse.cluster.news import tell_of_agents
 from streamhouse.cluster.pace import Calls
-from streamhouse.cluster.patience import Patience
+from streamhouse.core.backoff import Backoff, KeyedBackoff
 from streamhouse.core.clock import Clock
 from streamhouse.metadata.contract import Agent, AgentInfo, Lease, LeaseKey, MetadataStore
 
@@ -68,8 +68,8 @@ class Steering:
         self._assigner = Assigner()
         self._hand_overs: dict[LeaseKey, str] = {}
         self._moving: dict[LeaseKey, str] = {}
-        self._offering: Patience[LeaseKey] = Patience(
-            first_ms=timings.transfer_timeout_ms, longest_ms=timings.liveness_timeout_ms
+        self._offering: KeyedBackoff[LeaseKey] = KeyedBackoff(
+            Backoff(first_ms=timings.transfer_timeout_ms, longest_ms=timings.liveness_timeout_ms)
         )
         self._next_sweep_ms = 0
 

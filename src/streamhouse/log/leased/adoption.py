@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from streamhouse.core.backoff import Backoff
 from streamhouse.core.errors import (
     BackPressureRejected,
     CorruptBlob,
@@ -56,8 +57,7 @@ from streamhouse.objectstore.contract import ObjectStore
 _BARRIER_FLUSH_S: Final = 5.0
 """How long appends are refused at most for a flush that does not come to an end."""
 _NOT_YET_TRIES: Final = 6
-_FIRST_PAUSE_S: Final = 0.05
-_LONGEST_PAUSE_S: Final = 2.0
+_BACKOFF: Final = Backoff(first_ms=100, longest_ms=2_000, least_share=0)
 _VERIFY_BYTES: Final = 64 * MIB  # in memory at a time, for all partitions
 _VERIFY_CALLS: Final = 4
 
@@ -180,8 +180,7 @@ class Adoption:
             if partition.phase is Phase.DROPPED:
                 raise partition.not_leader()
             tries += 1
-            longest_s = min(_FIRST_PAUSE_S * 2 ** min(tries, 10), _LONGEST_PAUSE_S)
-            await asyncio.sleep(self.randomness.uniform(0, longest_s))
+            await asyncio.sleep(_BACKOFF.pause_s(tries, self.randomness))
 
     def _note(self, partition: PartitionLog, share: Share, outcome: SliceOutcome) -> None:
         """A repeat tells where it stands: below the end of the log, somebody before us has brought it in."""

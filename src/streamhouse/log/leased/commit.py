@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
+from streamhouse.core.backoff import Backoff
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import MetadataError, StoreError
 from streamhouse.core.ids import AppendId, PartitionKey
@@ -27,8 +28,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-_FIRST_PAUSE_S: Final = 0.05
-_LONGEST_PAUSE_S: Final = 5.0
+_BACKOFF: Final = Backoff(first_ms=50, longest_ms=5_000, least_share=0)
 _STAMP_MAX_AGE_MS: Final = 60_000
 _FREED_AT_ONCE: Final = 64
 NOT_YET_TRIES: Final = 6
@@ -157,9 +157,8 @@ class Committer:
         )
 
     async def back_off(self, tries: int) -> None:
-        """Before trying once more what has been tried so often."""
-        longest_s = min(_FIRST_PAUSE_S * 2 ** min(tries - 1, 10), _LONGEST_PAUSE_S)
-        await asyncio.sleep(self.randomness.uniform(0, longest_s))
+        """Pause after this many failed tries in a row."""
+        await asyncio.sleep(_BACKOFF.pause_s(tries, self.randomness))
 
     async def _upload(self, large: Sequence[Chunk], small: Sequence[Chunk], *, fresh: bool = False) -> list[Placed]:
         created_ms = await self._persist(lambda: self.stamps.now_ms(fresh=fresh), MetadataError, self._note_metadata)
