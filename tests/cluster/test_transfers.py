@@ -76,7 +76,7 @@ def test_r20_only_the_store_says_whether_a_completion_happened(error: Exception 
         ("b", [], [], True, "b is stopping"),
         ("b", [], [KEY], False, "b leads slot 4 already"),
         ("c", [], [], False, "c should lead slot 4"),
-        (None, [], [], False, "nobody should lead slot 4"),
+        (None, [], [], False, "no agent should lead slot 4"),
         ("c", ["a"], [], False, None),
         ("c", ["a"], [], True, "b is stopping"),
     ],

@@ -1,7 +1,7 @@
-"""Transfers on their way, out and in: asks the store, follows the decisions of ``transfers``, tells the holdings.
+"""Runs the transfers of this agent, outgoing and incoming. transfers.py decides; this module does the IO.
 
-One poll serves every transfer of this agent; notifications make it run at once, and it runs now and then without, since
-a notification may be lost.
+One poll serves every transfer of this agent. A notification starts it at once. It also runs at intervals, because a
+notification may be lost.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _SOONEST_POLL_S: Final = 0.01  # a burst of notifications is one poll
 
 class Handed(StrEnum):
     MOVED = "moved"
-    """Somebody else leads."""
+    """Another agent leads."""
     REFUSED = "refused"
     """Nothing has changed: this agent still serves."""
     RELEASED = "released"
-    """Closed for a transfer that did not complete, and given back to the store."""
+    """Closed for a transfer that did not complete, and released in the store."""
 
 
 class Exchange:
@@ -53,7 +53,7 @@ class Exchange:
         stats: MemberStats,
         fresh_wish: Callable[[], Awaitable[tuple[Wish, frozenset[str]]]],
     ) -> None:
-        """``fresh_wish`` gives the ring of this very moment and the agents that are leaving."""
+        """``fresh_wish`` returns the ring of this moment and the agents that are leaving."""
         self.accepted = Accepted()
         self.partners: KeyedBackoff[str] = KeyedBackoff(
             Backoff(first_ms=timings.transfer_timeout_ms, longest_ms=timings.liveness_timeout_ms)
@@ -76,7 +76,7 @@ class Exchange:
         self._signal.set()
 
     async def step(self) -> float:
-        """Wait for a reason, then poll. Returns how long to rest."""
+        """Wait for a signal or the interval, then poll. Returns how long to rest."""
         in_progress = self._offers or self.accepted
         share = 20 if in_progress else 5
         await self._signal.wait(self._timings.transfer_timeout_ms / 1000 / share)
@@ -134,7 +134,7 @@ class Exchange:
             await self._metadata.reject_transfer(transfer.transfer_id, agent_id=self._holder.agent_id, reason=reason)
 
     async def _adopt(self, keys: Sequence[LeaseKey]) -> None:
-        """Of those that were completed, acquiring answers EXTENDED; of the others, that somebody else leads."""
+        """Acquire what was accepted. A completed transfer answers EXTENDED; otherwise another agent leads."""
         if keys and not self.stopping:
             verdicts = await self._holdings.acquire(keys)
             self._stats.adopted += sum(verdict is AcquireVerdict.EXTENDED for verdict in verdicts.values())
@@ -143,7 +143,7 @@ class Exchange:
     # Outgoing.
 
     async def hand_over(self, leadership: Leadership, target: str) -> Handed:
-        """Give a leadership that is served here to ``target``. Errors before it is closed mean REFUSED."""
+        """Hand a leadership that is served here over to ``target``. An error before it is closed means REFUSED."""
         transfer_id = self._randomness.uuid()
         refused = await self._offer(leadership, target, transfer_id)
         if refused is not None:
@@ -153,11 +153,11 @@ class Exchange:
         verdict = await self._complete(transfer_id, next_offset)
         if verdict is Completion.REFUSED:
             self._stats.transfers_refused += 1
-            self._holdings.news.released(leadership.lease)
-            await self._holdings.give_back(leadership)
+            self._holdings.lease_log.released(leadership.lease)
+            await self._holdings.release(leadership)
             return Handed.RELEASED
         self._stats.transfers_completed += verdict is Completion.MOVED
-        self._holdings.news.handed_over(leadership.lease, target)
+        self._holdings.lease_log.handed_over(leadership.lease, target)
         self._holdings.table.end(leadership)
         return Handed.MOVED
 
@@ -199,7 +199,7 @@ class Exchange:
         return Handed.REFUSED
 
     async def _withdraw(self, transfer_id: UUID) -> None:
-        """So that the key is free for another offer; if this fails, the transfer's own deadline does it."""
+        """Reject it, so that the key is free for another offer. If this fails, the transfer's deadline ends it."""
         with suppress(StreamHouseError, TimeoutError):
             await self._calls.once(
                 partial(
@@ -211,7 +211,8 @@ class Exchange:
             )
 
     async def _complete(self, transfer_id: UUID, next_offset: int) -> Completion:
-        """The identical call until there is a verdict. Ended by the leadership's own deadline at the latest (R20)."""
+        """Send the identical call until there is a verdict. The leadership's deadline cancels it at the latest
+        (R20)."""
         failures = 0
         while True:
             try:

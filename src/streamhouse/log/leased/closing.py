@@ -15,7 +15,7 @@ from typing import Any
 
 from streamhouse.core.errors import StoreUnavailable
 from streamhouse.log.leased.partition import PartitionLog
-from streamhouse.log.leased.seams import WriteAheadLog
+from streamhouse.log.leased.protocols import WriteAheadLog
 
 
 @dataclass(slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from streamhouse.core.limits import MAX_KEYS_PER_CALL
 from streamhouse.log.leased.budget import WriteBudget, cost_bytes
 from streamhouse.log.leased.partition import PartitionLog
 from streamhouse.log.leased.pending import Pending
+from streamhouse.log.leased.protocols import WriteAheadLog
 from streamhouse.log.leased.recovery import (
     HeldFrame,
     SortedFrames,
@@ -24,7 +25,6 @@ from streamhouse.log.leased.recovery import (
     sort_frames,
     stranded_words,
 )
-from streamhouse.log.leased.seams import WriteAheadLog
 from streamhouse.metadata.contract import MetadataStore
 
 

@@ -18,7 +18,6 @@ from streamhouse.core.ids import PartitionKey
 from streamhouse.core.randomness import Randomness
 from streamhouse.log.leased.budget import WriteBudget
 from streamhouse.log.leased.closing import Closing
-from streamhouse.log.leased.comeback import Comeback
 from streamhouse.log.leased.commit import Committer, FlushHealth
 from streamhouse.log.leased.flusher import Flusher
 from streamhouse.log.leased.held import HeldFrames
@@ -28,9 +27,10 @@ from streamhouse.log.leased.options import LeasedOptions, LeasedStats
 from streamhouse.log.leased.partition import Chunk, PartitionLog, Phase
 from streamhouse.log.leased.pending import lsns_of
 from streamhouse.log.leased.producers import ProducerLoader
+from streamhouse.log.leased.protocols import LeaseGuard, WriteAheadLog
 from streamhouse.log.leased.recovery import HeldFrame
+from streamhouse.log.leased.replay import Replay
 from streamhouse.log.leased.resubmission import Resubmission
-from streamhouse.log.leased.seams import LeaseGuard, WriteAheadLog
 from streamhouse.log.leased.writing import Append, Writing
 from streamhouse.log.tail import TailCache
 from streamhouse.metadata.contract import Durability, Lease, MetadataStore, SliceOutcome, Topic
@@ -111,7 +111,7 @@ class LeasedLog:
         )
         self.append_to = self._writing.append_to
         self._resubmission = Resubmission(committer=self._committer, held=self._held, wal_id=wal.wal_id)
-        self._comeback = Comeback(
+        self._replay = Replay(
             held=self._held,
             budget=self._budget,
             resubmission=self._resubmission,
@@ -198,7 +198,7 @@ class LeasedLog:
         self._partitions[key] = partition
         self.stats.dropped_batches += len(frames.dropped)
         try:
-            came = await self._comeback.bring_back(partition, frames)
+            came = await self._replay.bring_back(partition, frames)
         except BaseException:
             self.drop_partition(key, "its recovery did not finish")
             raise

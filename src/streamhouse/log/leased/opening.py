@@ -15,8 +15,8 @@ from streamhouse.core.ids import PartitionKey
 from streamhouse.log.leased.held import HeldFrames
 from streamhouse.log.leased.partition import PartitionLog
 from streamhouse.log.leased.producers import ProducerLoader
+from streamhouse.log.leased.protocols import LeaseGuard
 from streamhouse.log.leased.recovery import SortedFrames
-from streamhouse.log.leased.seams import LeaseGuard
 from streamhouse.metadata.contract import Lease, Topic
 
 _MAX_REMEMBERED_EPOCHS: Final = 100_000

@@ -24,7 +24,7 @@ from streamhouse.core.ids import PartitionKey
 from streamhouse.core.topic_config import TopicConfig
 from streamhouse.log.leased.idempotence import Idempotence
 from streamhouse.log.leased.pending import Pending
-from streamhouse.log.leased.seams import LeaseGuard
+from streamhouse.log.leased.protocols import LeaseGuard
 from streamhouse.log.leased.waiters import Waiters, fail
 from streamhouse.wire.batch import NO_PRODUCER_ID
 

@@ -18,7 +18,7 @@ from streamhouse.log.leased.commit import FlushHealth
 from streamhouse.log.leased.options import LeasedStats
 from streamhouse.log.leased.partition import PartitionLog, Phase
 from streamhouse.log.leased.pending import Pending
-from streamhouse.log.leased.seams import WriteAheadLog
+from streamhouse.log.leased.protocols import WriteAheadLog
 from streamhouse.log.tail import TailCache
 from streamhouse.wire.batch import CONTROL_BIT, patch, read_header, stamp_log_append_time, validate
 from streamhouse.wire.buffers import BytesLike

@@ -11,10 +11,10 @@ from typing import Any
 from streamhouse.core.errors import MetadataError
 from streamhouse.core.ids import AppendId, PartitionKey
 from streamhouse.log.leased import recovery, resubmission
-from streamhouse.log.leased.comeback import Comeback
 from streamhouse.log.leased.commit import Committer, Turn
 from streamhouse.log.leased.log import LeasedLog
 from streamhouse.log.leased.partition import PartitionLog
+from streamhouse.log.leased.replay import Replay
 from streamhouse.log.leased.resubmission import Resubmission
 from streamhouse.log.leased.writing import Writing
 from streamhouse.metadata.contract import Durability, ProducerPage
@@ -66,13 +66,13 @@ def _ack_before_sync(stack: ExitStack, world: World, errands: Errands) -> None:
 
 def _starts_at_the_watermark(stack: ExitStack, world: World, errands: Errands) -> None:
     def make(original: Any) -> Any:
-        async def bring_back(self: Comeback, partition: PartitionLog, frames: Any) -> Any:
+        async def bring_back(self: Replay, partition: PartitionLog, frames: Any) -> Any:
             frames.replay.clear()
             return await original(self, partition, frames)
 
         return bring_back
 
-    stack.enter_context(replaced(Comeback, "bring_back", make))
+    stack.enter_context(replaced(Replay, "bring_back", make))
 
 
 def _foreign_epochs_ignored(stack: ExitStack, world: World, errands: Errands) -> None:

@@ -10,7 +10,7 @@ from fleet import Fleet, fleet_story
 from fleet_ground import run_virtually
 
 from streamhouse.cluster.contract import HealthState, Loss
-from streamhouse.cluster.news import LeaseNews
+from streamhouse.cluster.lease_log import LeaseLog
 from streamhouse.core.errors import MetadataUnavailable
 from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.core.randomness import SeededRandomness
@@ -44,10 +44,10 @@ def lease(partition: int) -> Lease:
 
 def test_ten_thousand_leases_that_go_the_same_way_are_one_line(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
-        news = LeaseNews("a")
+        lease_log = LeaseLog("a")
         for partition in range(10_000):
-            news.lost(lease(partition), Loss.EXPIRED)
-            news.given_up(lease(partition), f"the commit at offset {partition} was refused")
+            lease_log.lost(lease(partition), Loss.EXPIRED)
+            lease_log.given_up(lease(partition), f"the commit at offset {partition} was refused")
         await asyncio.sleep(5)
 
     run_virtually(story())

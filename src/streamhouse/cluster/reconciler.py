@@ -1,6 +1,6 @@
-"""One tick of the assigner: look at the store, put the holdings right against it, follow the plan (S3.10).
+"""One tick: read agents, topics and leases from the store, compare them with what is held, and follow the plan.
 
-Decisions are ``assigner``'s; acts are the holdings' and the exchange's. Keeps the last look, for whoever describes it.
+assigner.py decides; the holdings and the exchange act. Keeps the result of the last look for ``Member.describe``.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from streamhouse.cluster.assigner import (
 from streamhouse.cluster.contract import Loss, MemberStats, Mode, Timings
 from streamhouse.cluster.exchange import Exchange, Handed
 from streamhouse.cluster.holdings import Holdings
+from streamhouse.cluster.lease_log import log_agents
 from streamhouse.cluster.lease_table import Leadership, Stage
-from streamhouse.cluster.news import tell_of_agents
 from streamhouse.cluster.pace import Calls
 from streamhouse.core.backoff import Backoff, KeyedBackoff
 from streamhouse.core.clock import Clock
@@ -34,11 +34,11 @@ MAX_LEAVING: Final = 64
 """Leases handed over or closed at a time. More would share a flush, but each then waits longer for its completion: on
 PostgreSQL a partition was without a leader for 0.26 s (median) with 128."""
 
-_KEEP_TRANSFERS_MS: Final = 3_600_000  # ended transfers stay that long for people to look at
+_KEEP_TRANSFERS_MS: Final = 3_600_000  # ended transfers stay so long for operators to look at
 _SWEEP_INTERVAL_MS: Final = 600_000
 
 
-class Steering:
+class Reconciler:
     def __init__(
         self,
         *,
@@ -55,7 +55,7 @@ class Steering:
         self.wish = NO_WISH
         self.live: tuple[Agent, ...] = ()
         self.store_ahead_ms = 0
-        """The store's clock minus this agent's boot clock, when it last told."""
+        """The store's clock minus this agent's boot clock, at the last heartbeat."""
         self._metadata = metadata
         self._clock = clock
         self._info = info
@@ -79,14 +79,14 @@ class Steering:
     # Looking.
 
     async def see_agents(self) -> bool:
-        """Whether somebody came, went, or began to leave since the last look."""
+        """Whether an agent joined, went, or began to leave since the last look."""
         before = self._membership()
         agents = await self._calls.once(
             partial(self._metadata.list_agents, alive_within_ms=self._timings.liveness_timeout_ms)
         )
-        known, leaving = self.live, self._leaving()  # only now: whoever looked at the same time may have told it
+        known, leaving = self.live, self._leaving()  # only now: another look may have run during the call
         self.live = tuple(agents)
-        tell_of_agents(
+        log_agents(
             self._info.agent_id,
             before=(agent.agent_id for agent in known),
             now=(agent.agent_id for agent in agents),
@@ -101,7 +101,7 @@ class Steering:
         return {(agent.agent_id, agent.incarnation, agent.agent_group, is_draining(agent)) for agent in self.live}
 
     async def fresh_wish(self) -> tuple[Wish, frozenset[str]]:
-        """The ring of this moment, and who is leaving."""
+        """The ring of this moment, and the agents that are leaving."""
         await self.see_agents()
         members = members_of(self.live, self._info, leaving=self._exchange.stopping)
         draining = self._leaving()
@@ -109,7 +109,7 @@ class Steering:
         return self._assigner.wish(members, topics), draining
 
     def next_look_s(self, interval_s: float) -> float:
-        """When to look again at the latest: the interval, a possible death, or a lease that did not open."""
+        """The time until the next look: the interval, an agent that may be dead, or a lease that did not open."""
         now_ms = self._clock.boot_ms()
         waits_ms: list[float] = [interval_s * 1000]
         retry_ms = self._holdings.reopening.next_ms(now_ms=now_ms)
@@ -131,8 +131,8 @@ class Steering:
         await self.follow(await self.look())
 
     async def look(self) -> Plan:
-        """At everything: what it takes grows with all partitions there are, whatever comes of it."""
-        known = list(self._holdings.table)  # before looking: what is held only later cannot be judged by what is seen
+        """Read everything and plan. Its cost grows with the number of all partitions."""
+        known = list(self._holdings.table)  # before the calls: their answers say nothing about what is held later
         if self._mode is Mode.SINGLE_NODE:
             topics = await self._calls.once(self._metadata.list_topics)
             wish = Wish(leader_of=dict.fromkeys(all_keys(topics), self._info.agent_id))
@@ -158,17 +158,18 @@ class Steering:
         for key in made.release:
             leadership = self._holdings.table.get(key)
             if leadership is not None and leadership.stage is Stage.SERVING:
-                self._holdings.start(leadership, self._holdings.let_go)
+                self._holdings.start(leadership, self._holdings.release)
         self._hand_overs = made.hand_over
         self.pump()
         if made.give_back:
-            await self._holdings.release(made.give_back)
+            await self._holdings.release_in_store(made.give_back)
         if made.acquire:
             await self._holdings.acquire(made.acquire)
         await self._sweep()
 
     def _reconcile(self, known: list[Leadership], wish: Wish, leases: dict[LeaseKey, Lease]) -> None:
-        """An epoch only grows: a lease listed at a later one is somebody's later leadership, however old the list."""
+        """An epoch only grows: a lease listed at a later epoch belongs to a later leadership, however old the list
+        is."""
         existing = wish.leader_of.keys()
         for leadership in known:
             lease = leases.get(leadership.key)
@@ -189,7 +190,7 @@ class Steering:
         return busy
 
     def pump(self) -> None:
-        """Begin as many planned hand-overs as may run at a time."""
+        """Start as many planned hand-overs as may run at a time."""
         now_ms = self._clock.boot_ms()
         for key, target in list(self._hand_overs.items()):
             if len(self._moving) >= MAX_LEAVING:
@@ -207,7 +208,7 @@ class Steering:
                 self._holdings.start(leadership, partial(self._move, target=target))
 
     def _may_ask(self, target: str, now_ms: int) -> bool:
-        """Who did not answer last time is asked about one lease first, not about all of them."""
+        """An agent that did not answer last time is offered one lease first, not all of them."""
         partners = self._exchange.partners
         return partners.may_try(target, now_ms=now_ms) and (
             target not in partners or target not in self._moving.values()
@@ -225,15 +226,15 @@ class Steering:
             else:
                 self._offering.worked(key)
             if handed is Handed.RELEASED and not self._exchange.stopping:
-                # The target failed after this agent had closed. Everybody else still thinks that the target leads, so
-                # that nobody would take it: take it back, at a new epoch.
+                # The target failed after this agent had closed. The ring still names the target, so no other agent
+                # would acquire it: take it back, at a new epoch.
                 await self._holdings.acquire([key])
         finally:
             self._moving.pop(key, None)
             self.pump()
 
     async def _sweep(self) -> None:
-        """Ended transfers are dropped by whoever comes by."""
+        """Delete ended transfers. Any agent may do it."""
         now_ms = self._clock.boot_ms()
         if self._mode is Mode.FLEET and now_ms >= self._next_sweep_ms:
             self._next_sweep_ms = now_ms + _SWEEP_INTERVAL_MS

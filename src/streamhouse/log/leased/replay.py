@@ -28,7 +28,7 @@ class CameBack:
 
 
 @dataclass(slots=True, kw_only=True)
-class Comeback:
+class Replay:
     held: HeldFrames
     budget: WriteBudget
     resubmission: Resubmission

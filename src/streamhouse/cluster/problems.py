@@ -1,7 +1,7 @@
-"""What an agent suffers from, place by place, for its health; and for its log, once for each cause.
+"""The problems an agent has now: all of them for its health, and each cause once for its log.
 
-When the metadata is away, every loop says so: that is one outage, told when the first notices it and when the last is
-well again.
+When the metadata store is away, every loop reports it. That is one outage with one cause. It is logged when the first
+loop reports it, and again when the last loop works again.
 """
 
 from __future__ import annotations
@@ -19,33 +19,34 @@ _OBJECTS: Final = "the object store"
 _log = logging.getLogger(__name__)
 
 
-class Troubles:
+class Problems:
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
-        self._words: dict[str, str] = {}
+        self._texts: dict[str, str] = {}
         self._causes: dict[str, str] = {}
-        self._outages: dict[str, Outage] = {}  # a cause is a place's name, or one of two stores
+        self._outages: dict[str, Outage] = {}  # the cause is the name of a loop, or one of the two stores
 
     def __bool__(self) -> bool:
-        return bool(self._words)
+        return bool(self._texts)
 
     def __str__(self) -> str:
-        return "; ".join(self._words.values())
+        return "; ".join(self._texts.values())
 
     def report(self, where: str, error: Exception | str | None) -> None:
+        """``where`` (the name of a loop) has this error; None when it works again."""
         cause = None if error is None else _cause(where, error)
         before = self._causes.pop(where, None)
-        self._words.pop(where, None)
+        self._texts.pop(where, None)
         if error is not None and cause is not None:
-            words = str(error) or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)
-            self._words[where] = f"{where}: {words}"
+            text = str(error) or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)
+            self._texts[where] = f"{where}: {text}"
             self._causes[where] = cause
-            self._outage(cause).fails(words)
+            self._outage(cause).fails(text)
         if before is not None and before not in self._causes.values():
             self._outage(before).works()
 
     def forget(self) -> None:
-        """The agent stops: nothing waits for what was away."""
+        """The agent stops: do not log the end of any outage."""
         for outage in self._outages.values():
             outage.forget()
 
@@ -56,6 +57,6 @@ class Troubles:
 
 
 def _cause(where: str, error: Exception | str) -> str:
-    if isinstance(error, (MetadataUnavailable, TimeoutError)):  # no other call of the membership has a time-out
+    if isinstance(error, (MetadataUnavailable, TimeoutError)):  # only calls to the metadata store have a time-out here
         return _METADATA
     return _OBJECTS if isinstance(error, StoreUnavailable) else where

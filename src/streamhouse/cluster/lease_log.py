@@ -1,7 +1,7 @@
-"""What becomes of leases and of agents, in lines for an operator: one for thousands of leases that go the same way.
+"""Log lines about leases and agents, for an operator. Thousands of leases with the same fate share one line.
 
-Leases change by the thousand when an agent comes or goes. What happens within a moment is counted by kind and told in
-one line, with the first few names. Waits on the event loop; decides nothing.
+Leases change by the thousand when an agent joins or leaves. Everything that happens within half a second is counted by
+kind and written as one line with the first few names. This module waits on the event loop and decides nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
-class _Heap:
+class _Line:
+    """One line that is being gathered."""
+
     level: int
     first_reason: str
     partitions: int = 0
@@ -32,7 +34,7 @@ class _Heap:
     names: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        """Partitions by name; of slots, which say nothing to anybody, how many."""
+        """Partitions are named. Slots are only counted, because their numbers mean nothing to an operator."""
         counts = []
         if self.partitions:
             named = f"partition {self.names[0]}" if self.partitions == 1 else f"{self.partitions} partitions"
@@ -42,10 +44,10 @@ class _Heap:
         return " and ".join(counts)
 
 
-class LeaseNews:
+class LeaseLog:
     def __init__(self, agent_id: str) -> None:
         self._agent_id = agent_id
-        self._heaps: dict[str, _Heap] = {}  # by kind, of which there are a dozen
+        self._lines: dict[str, _Line] = {}  # by kind; there are a dozen kinds
         self._timer: asyncio.TimerHandle | None = None
 
     def gained(self, lease: Lease) -> None:
@@ -63,45 +65,45 @@ class LeaseNews:
     def handed_over(self, lease: Lease, target: str) -> None:
         self._add(f"handed over to {target}", lease, logging.INFO)
 
-    def tell(self) -> None:
-        """Now; by itself it does so a moment after the first."""
+    def write(self) -> None:
+        """Write the gathered lines now. A timer calls it half a second after the first event."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        heaps, self._heaps = self._heaps, {}
-        for kind, heap in heaps.items():
+        lines, self._lines = self._lines, {}
+        for kind, line in lines.items():
             _log.log(
-                heap.level,
+                line.level,
                 "%s: %s %s%s",
                 self._agent_id,
-                heap,
+                line,
                 kind,
-                f": {heap.first_reason}" if heap.first_reason else "",
+                f": {line.first_reason}" if line.first_reason else "",
                 extra={
                     "agent": self._agent_id,
                     "event": kind,
-                    "partitions": heap.partitions,
-                    "slots": heap.slots,
-                    "first": heap.names,
+                    "partitions": line.partitions,
+                    "slots": line.slots,
+                    "first": line.names,
                 },
             )
 
     def _add(self, kind: str, lease: Lease, level: int, reason: str = "") -> None:
-        heap = self._heaps.get(kind)
-        if heap is None:
-            heap = self._heaps[kind] = _Heap(level=level, first_reason=reason)
+        line = self._lines.get(kind)
+        if line is None:
+            line = self._lines[kind] = _Line(level=level, first_reason=reason)
         if isinstance(lease.key, PartitionKey):
-            heap.partitions += 1
-            if len(heap.names) < _NAMES:
-                heap.names.append(f"{lease.topic}/{lease.key.partition}" if lease.topic else str(lease.key))
+            line.partitions += 1
+            if len(line.names) < _NAMES:
+                line.names.append(f"{lease.topic}/{lease.key.partition}" if lease.topic else str(lease.key))
         else:
-            heap.slots += 1
+            line.slots += 1
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_GATHER_S, self.tell)
+            self._timer = asyncio.get_running_loop().call_later(_GATHER_S, self.write)
 
 
-def tell_of_agents(agent_id: str, *, before: Iterable[str], now: Iterable[str], leaving: Iterable[str]) -> None:
-    """What has changed among the others, as ``agent_id`` sees it. ``leaving``: those that began to since."""
+def log_agents(agent_id: str, *, before: Iterable[str], now: Iterable[str], leaving: Iterable[str]) -> None:
+    """Log which other agents joined, began to leave, or are gone, as ``agent_id`` sees them."""
     then, here = set(before) - {agent_id}, set(now) - {agent_id}
     for event, changed in (
         ("joined", here - then),
