@@ -14,8 +14,8 @@ from streamhouse.core.randomness import SeededRandomness
 from streamhouse.formats.segment_v1_writer import SegmentWriter
 from streamhouse.formats.shared_blob_v1_writer import BlobWriter
 from streamhouse.log.reader.cursor import ReadResult
-from streamhouse.log.reader.leading import Leading
 from streamhouse.log.reader.options import ReaderOptions
+from streamhouse.log.reader.protocols import Leading
 from streamhouse.log.reader.reader import LogReader
 from streamhouse.log.tail import TailCache
 from streamhouse.metadata.contract import (

@@ -14,7 +14,7 @@ load.py       the one file that reads the disk
 from streamhouse.core.settings.declared import (
     AgentSettings,
     AssignerSettings,
-    Durability,
+    DurabilitySetting,
     FlushSettings,
     LeaseSettings,
     LogFormat,
@@ -43,7 +43,7 @@ __all__ = [
     "Address",
     "AgentSettings",
     "AssignerSettings",
-    "Durability",
+    "DurabilitySetting",
     "EffectiveSetting",
     "FlushSettings",
     "GroupSettings",

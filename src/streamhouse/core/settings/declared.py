@@ -41,7 +41,7 @@ class Profile(StrEnum):
     FAST = "fast"
 
 
-class Durability(StrEnum):
+class DurabilitySetting(StrEnum):
     AUTO = "auto"
     WAL = "wal"
     OBJECT = "object"
@@ -373,8 +373,8 @@ class Settings:
         "traffic.",
         why="the numbers of the source document (S3.16)",
     )
-    durability: Durability = choice(
-        Durability.AUTO,
+    durability: DurabilitySetting = choice(
+        DurabilitySetting.AUTO,
         doc="What an acks=all write waits for: the local WAL (single node only), or object store and metadata commit.",
         why="`auto` takes `wal` where metadata and objects lie in data_dir on this machine, else `object`",
     )
@@ -405,11 +405,11 @@ class Settings:
         )
 
     @property
-    def effective_durability(self) -> Durability:
+    def effective_durability(self) -> DurabilitySetting:
         """``durability`` with ``auto`` decided."""
-        if self.durability is not Durability.AUTO:
+        if self.durability is not DurabilitySetting.AUTO:
             return self.durability
-        return Durability.WAL if self.single_node else Durability.OBJECT
+        return DurabilitySetting.WAL if self.single_node else DurabilitySetting.OBJECT
 
 
 def is_single_node(*, data_dir: Path, metadata_url: str, store_url: str, wal_dir: Path) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Final, cast, get_type_hints
 from urllib.parse import quote
 
 from streamhouse.core.errors import ConfigError, InvalidSetting
-from streamhouse.core.settings.declared import Durability, Profile, Settings, is_single_node
+from streamhouse.core.settings.declared import DurabilitySetting, Profile, Settings, is_single_node
 from streamhouse.core.settings.kinds import Directory, Url
 from streamhouse.core.settings.rules import RULES
 from streamhouse.core.settings.schema import DATA_DIR, Setting, collect
@@ -147,7 +147,7 @@ class _Draft:
             store_url=self._values["store.url"],
             wal_dir=self._values["wal.dir"],
         )
-        return single and durability is not Durability.OBJECT
+        return single and durability is not DurabilitySetting.OBJECT
 
     def build(self) -> Resolution:
         by_section: dict[str, dict[str, object]] = {}

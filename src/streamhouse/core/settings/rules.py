@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from streamhouse.core.settings.declared import Durability, Settings
+from streamhouse.core.settings.declared import DurabilitySetting, Settings
 from streamhouse.core.settings.declared_kafka import is_wildcard
 
 
@@ -105,6 +105,6 @@ RULES: Final[tuple[Rule, ...]] = (
         keys=("durability", "metadata.url", "store.url", "wal.dir", "data_dir"),
         must="durability = wal needs SQLite metadata, local objects and the WAL all inside data_dir",
         because="elsewhere another agent can take over, and an acks=all record that only this disk holds would be lost",
-        holds=lambda s: s.durability is not Durability.WAL or s.single_node,
+        holds=lambda s: s.durability is not DurabilitySetting.WAL or s.single_node,
     ),
 )

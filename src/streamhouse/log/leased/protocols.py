@@ -1,4 +1,4 @@
-"""What the leased log needs from its neighbours, as it sees it: the WAL behind it, whoever watches it."""
+"""What the leased log needs from other packages: the WAL and the guard of a lease."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamhouse.core.ids import TopicId
 
 class LeaseGuard(Protocol):
     def valid(self) -> bool:
-        """Whether the lease is surely still held, by the local deadline (R20)."""
+        """Whether the lease is certainly still held, by the local deadline (R20)."""
         ...
 
 
@@ -31,11 +31,12 @@ class WriteAheadLog(Protocol):
         acks: int,
         batch: bytes | bytearray | memoryview,
     ) -> int:
-        """The frame's LSN. The batch must not change until it is synced. What it refuses, it refuses before that."""
+        """Returns the frame's LSN. The batch must not change until it is synced. Raises before it has taken
+        anything."""
         ...
 
     def is_full(self, size_bytes: int) -> bool:
-        """Whether it would refuse a batch of this size until others are settled."""
+        """Whether it refuses a batch of this size until other frames are settled."""
         ...
 
     async def wait_synced(self, lsn: int) -> None: ...

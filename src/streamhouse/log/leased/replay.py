@@ -1,7 +1,7 @@
-"""What an earlier leadership left in the WAL, brought into this one before anyone is served (R3, R4).
+"""Brings the frames that an earlier leadership left in the WAL into this one, before it serves (R3, R4).
 
-recovery.py decides frame by frame, held.py keeps what is undecided; this acts: replays at the same offsets, as far as
-there is room in memory, and has resubmission.py write the others as new records.
+recovery.py decides for each frame. This module acts: it puts frames back at the same offsets, as memory allows, and has
+resubmission.py write the others as new records.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from streamhouse.core.ids import PartitionKey
 from streamhouse.log.leased.budget import WriteBudget
 from streamhouse.log.leased.held import HeldFrames
 from streamhouse.log.leased.partition import PartitionLog, Phase
-from streamhouse.log.leased.pending import Pending
+from streamhouse.log.leased.pending import PendingBatch
 from streamhouse.log.leased.recovery import HeldFrame, SortedFrames
 from streamhouse.log.leased.resubmission import Resubmission
 from streamhouse.log.tail import TailCache
@@ -22,7 +22,7 @@ from streamhouse.wire.batch import patch, read_header
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CameBack:
+class BroughtBack:
     replayed: int
     resubmitted: int
 
@@ -35,12 +35,12 @@ class Replay:
     tail: TailCache
     clock: Clock
     wal_is_durable: bool
-    """Replayed batches were acknowledged and are shown at once; elsewhere they are committed first."""
-    take: Callable[[PartitionLog, Pending], None]
+    """Replayed batches were acknowledged, so readers see them at once. Otherwise they are committed first."""
+    take: Callable[[PartitionLog, PendingBatch], None]
     flush: Callable[[Sequence[PartitionKey]], Awaitable[None]]
 
-    async def bring_back(self, partition: PartitionLog, frames: SortedFrames) -> CameBack:
-        """Every frame stays held until the partition has it, so that a failure half-way loses none."""
+    async def run(self, partition: PartitionLog, frames: SortedFrames) -> BroughtBack:
+        """Every frame stays held until the partition has it, so that a failure in between loses none."""
         for frame in frames.replay:
             if not frame.in_memory:
                 await self.budget.wait_for_room(frame.header.size)
@@ -50,13 +50,13 @@ class Replay:
             self._replay(partition, frame)
         if frames.replay and not self.wal_is_durable:
             await self.flush([partition.key])
-        resubmitted = await self.resubmission.bring_back(partition, frames.resubmit)
-        return CameBack(replayed=len(frames.replay), resubmitted=resubmitted)
+        resubmitted = await self.resubmission.run(partition, frames.resubmit)
+        return BroughtBack(replayed=len(frames.replay), resubmitted=resubmitted)
 
     def _replay(self, partition: PartitionLog, frame: HeldFrame) -> None:
         data = bytearray(frame.batch)
         patch(data, 0, base_offset=frame.base_offset, leader_epoch=partition.epoch)
-        pending = Pending(
+        pending = PendingBatch(
             base_offset=frame.base_offset,
             next_offset=frame.next_offset,
             data=data,

@@ -32,9 +32,9 @@ from streamhouse.log.reader.ahead import ReadAhead
 from streamhouse.log.reader.cursor import Allowance, Cursor, ReadRequest, ReadResult
 from streamhouse.log.reader.damage import Damages, Report, unheard
 from streamhouse.log.reader.entries import EntryFinder
-from streamhouse.log.reader.leading import Leading, LedPartition
 from streamhouse.log.reader.objects import ObjectReader
 from streamhouse.log.reader.options import ReaderOptions, ReaderStats
+from streamhouse.log.reader.protocols import Leading, LedPartition
 from streamhouse.log.reader.times import TimedOffset, TimeSearch
 from streamhouse.log.reader.views import PartitionView, Views
 from streamhouse.log.reader.waiting import Wakeups

@@ -18,8 +18,8 @@ from streamhouse.log.offload import Offload
 from streamhouse.log.reader.blocks import Block
 from streamhouse.log.reader.damage import Damages
 from streamhouse.log.reader.entries import EntryFinder
-from streamhouse.log.reader.leading import BufferedBatch, Leading
 from streamhouse.log.reader.objects import ObjectReader
+from streamhouse.log.reader.protocols import BufferedBatch, Leading
 from streamhouse.metadata.contract import Entry, MetadataStore
 from streamhouse.wire.batch import read_header
 from streamhouse.wire.buffers import BytesLike, byte_view

@@ -17,7 +17,7 @@ from typing import Final
 
 from streamhouse.core.errors import NotLeader, StreamHouseError
 from streamhouse.core.ids import PartitionKey
-from streamhouse.log.reader.leading import Leading
+from streamhouse.log.reader.protocols import Leading
 from streamhouse.log.reader.views import PartitionView, Views, Waiter
 from streamhouse.metadata.contract import Change, ChangeKind, MetadataStore
 

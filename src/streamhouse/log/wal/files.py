@@ -32,7 +32,7 @@ class NoRoomError(Exception):
 
 
 @dataclass(slots=True, kw_only=True)
-class Run:
+class FrameRun:
     """Frames that follow each other in one file, and the file's opening where it begins one."""
 
     opens: NewFile | None
@@ -107,7 +107,7 @@ class WalFiles:
         assert self._active is not None, "a WAL opens its first file before its first frame"
         return self._active
 
-    def write(self, run: Run) -> None:
+    def write(self, run: FrameRun) -> None:
         """Into the active file. Nothing of it counts before ``sync`` has returned."""
         self.active.pwritev(run.buffers, run.position)
 

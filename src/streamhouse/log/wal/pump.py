@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from streamhouse.log.wal.files import NoRoomError, Run, WalFiles
+from streamhouse.log.wal.files import FrameRun, NoRoomError, WalFiles
 from streamhouse.log.wal.state import Chore, NewFile
 from streamhouse.wire.buffers import BytesLike
 
@@ -54,7 +54,7 @@ class Pump(Protocol):
     """Reports come on the event loop, in order, of one sync or of several. After a failure there are none."""
 
     async def call(self, work: Callable[[], T]) -> T:
-        """Run blocking work of opening and closing."""
+        """FrameRun blocking work of opening and closing."""
         ...
 
     def start(self, files: WalFiles, reports: Reports, *, max_batch_age_ms: int, room_pause_ms: int) -> None: ...
@@ -79,11 +79,11 @@ class Backlog:
     __slots__ = ("_goes_on", "runs")
 
     def __init__(self) -> None:
-        self.runs: list[Run] = []
+        self.runs: list[FrameRun] = []
         self._goes_on = False
 
     def add_file(self, new: NewFile) -> None:
-        self.runs.append(Run(opens=new, position=0, buffers=[], last_lsn=new.first_lsn - 1))
+        self.runs.append(FrameRun(opens=new, position=0, buffers=[], last_lsn=new.first_lsn - 1))
         self._goes_on = False
 
     def add_frame(self, parts: Sequence[BytesLike], position: int, lsn: int) -> None:
@@ -99,9 +99,9 @@ class Backlog:
             runs[-1].buffers += parts
             runs[-1].last_lsn = lsn
         else:
-            runs.append(Run(opens=None, position=position, buffers=list(parts), last_lsn=lsn))
+            runs.append(FrameRun(opens=None, position=position, buffers=list(parts), last_lsn=lsn))
 
-    def take(self) -> list[Run]:
+    def take(self) -> list[FrameRun]:
         taken, self.runs = self.runs, []
         self._goes_on = False
         return taken

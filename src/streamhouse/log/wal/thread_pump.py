@@ -13,7 +13,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import TypeVar
 
-from streamhouse.log.wal.files import NoRoomError, Run, WalFiles
+from streamhouse.log.wal.files import FrameRun, NoRoomError, WalFiles
 from streamhouse.log.wal.pump import Backlog, Reports, RoomReport, SyncReport
 from streamhouse.log.wal.state import Chore, NewFile, PrepareSpare
 from streamhouse.wire.buffers import BytesLike
@@ -131,7 +131,7 @@ class ThreadPump:
             if self._failed:
                 raise OtherLaneFailedError
 
-    def _wait_for_runs(self) -> list[Run]:
+    def _wait_for_runs(self) -> list[FrameRun]:
         """What is queued, all of it. Empty when the pump is to end."""
         with self._changed:
             while not (self._backlog.runs or self._stopping or self._failed):

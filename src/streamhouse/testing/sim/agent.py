@@ -377,7 +377,7 @@ class SimAgent:
                 )
             return appended
 
-        log.append_to = watched
+        log.append_to = watched  # type: ignore[method-assign]
 
     async def _sync_latency(self) -> None:
         self._reaches("sync", "sent")

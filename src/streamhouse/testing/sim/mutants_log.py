@@ -66,13 +66,13 @@ def _ack_before_sync(stack: ExitStack, world: World, errands: Errands) -> None:
 
 def _starts_at_the_watermark(stack: ExitStack, world: World, errands: Errands) -> None:
     def make(original: Any) -> Any:
-        async def bring_back(self: Replay, partition: PartitionLog, frames: Any) -> Any:
+        async def run(self: Replay, partition: PartitionLog, frames: Any) -> Any:
             frames.replay.clear()
             return await original(self, partition, frames)
 
-        return bring_back
+        return run
 
-    stack.enter_context(replaced(Replay, "bring_back", make))
+    stack.enter_context(replaced(Replay, "run", make))
 
 
 def _foreign_epochs_ignored(stack: ExitStack, world: World, errands: Errands) -> None:
@@ -99,15 +99,15 @@ def _comes_back_under_a_new_id(stack: ExitStack, world: World, errands: Errands)
 
 def _gives_offsets_twice(stack: ExitStack, world: World, errands: Errands) -> None:
     def make(original: Any) -> Any:
-        async def bring_back(self: Resubmission, partition: PartitionLog, frames: Any) -> Any:
+        async def run(self: Resubmission, partition: PartitionLog, frames: Any) -> Any:
             before = (partition.next_offset, partition.high_watermark, partition.synced_end)
             came = await original(self, partition, frames)
             partition.next_offset, partition.high_watermark, partition.synced_end = before
             return came
 
-        return bring_back
+        return run
 
-    stack.enter_context(replaced(Resubmission, "bring_back", make))
+    stack.enter_context(replaced(Resubmission, "run", make))
 
 
 def _repacks_after_doubt(stack: ExitStack, world: World, errands: Errands) -> None:

@@ -47,7 +47,7 @@ def _decided_in_memory(stack: ExitStack, world: World, errands: Errands) -> None
             compacted = partition.config.compacts
             dropped = []
             for frame in found.stranded:
-                if recovery._may_come_back(frame, compacted=compacted, oldest_ms=oldest_ms):
+                if recovery._may_resubmit(frame, compacted=compacted, oldest_ms=oldest_ms):
                     found.resubmit.append(frame)
                 else:
                     dropped.append(frame)

@@ -9,7 +9,7 @@ from streamhouse.broker import produce
 from streamhouse.broker.produce import Produce, ProduceCall, WriteOrder
 from streamhouse.core.errors import DuplicateSequence, OutOfOrderSequence
 from streamhouse.log.leased.idempotence import Idempotence, Original
-from streamhouse.log.leased.runs import run_of
+from streamhouse.log.leased.pending import run_of
 from streamhouse.metadata.contract import BatchVerdict
 from streamhouse.metadata.dedup import ProducerWindow
 from streamhouse.testing.sim.checker import Kind
