@@ -7,7 +7,6 @@ import logging
 
 import pytest
 from fleet import Fleet, fleet_story
-from fleet_ground import run_virtually
 
 from streamhouse.cluster.contract import HealthState, Loss
 from streamhouse.cluster.lease_log import LeaseLog
@@ -15,6 +14,7 @@ from streamhouse.core.errors import MetadataUnavailable
 from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.core.randomness import SeededRandomness
 from streamhouse.metadata.contract import Lease
+from virtual_time import run_virtually
 
 TOPIC = TopicId(SeededRandomness(1).uuid())
 

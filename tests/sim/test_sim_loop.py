@@ -10,9 +10,9 @@ from typing import NoReturn
 
 import pytest
 
-from streamhouse.testing.sim.dice import Dice
-from streamhouse.testing.sim.loop import SimLoop, SimulationStuck
-from streamhouse.testing.sim.run import run_seed
+from simulator.dice import Dice
+from simulator.loop import SimLoop, SimulationStuck
+from simulator.run import run_seed
 
 
 def loop(seed: int = 1) -> SimLoop:
@@ -168,7 +168,7 @@ def test_sets_of_tasks_are_walked_in_the_order_of_their_making() -> None:
 
 
 _SEEDS = (1, 2, 4, 6, 9)
-_PRINT = "from streamhouse.testing.sim.run import run_seed; print(*(run_seed(seed).trace for seed in {seeds}))"
+_PRINT = "from simulator.run import run_seed; print(*(run_seed(seed).trace for seed in {seeds}))"
 
 
 def test_a_seed_replays_bit_for_bit_in_any_process() -> None:

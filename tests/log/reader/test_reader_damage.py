@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from reading import Library, LoopClock, Shelf, at_once, batches, offsets_in
+from reading import Library, Shelf, at_once, batches, offsets_in
 
 from streamhouse.core.errors import DamagedObject, StreamHouseError
 from streamhouse.formats.segment_v1_reader import read_segment
@@ -19,6 +19,7 @@ from streamhouse.log.reader.options import ReaderOptions
 from streamhouse.log.reader.reader import LogReader
 from streamhouse.log.tail import TailCache
 from streamhouse.metadata.contract import Entry
+from virtual_time import LoopClock
 
 HOUR_MS = 3_600_000
 
