@@ -24,6 +24,9 @@ from streamhouse.log.leased.partition import PartitionLog
 from streamhouse.log.leased.replay import Replay
 from streamhouse.log.leased.resubmission import Resubmission
 from streamhouse.log.leased.writing import Writing
+from streamhouse.log.reader.cursor import Cursor
+from streamhouse.log.reader.reader import LogReader
+from streamhouse.log.reader.views import PartitionView
 from streamhouse.metadata.contract import Durability, ProducerPage
 
 
@@ -213,6 +216,18 @@ def _shows_what_is_not_visible(stack: ExitStack, world: World, errands: Errands)
     stack.enter_context(replaced(PartitionLog, "visible_end", lambda original: property(lambda self: self.next_offset)))
 
 
+def _out_of_range_from_memory(stack: ExitStack, world: World, errands: Errands) -> None:
+    def make(original: Any) -> Any:
+        def is_unsure(self: LogReader, cursor: Cursor, view: PartitionView | None) -> bool:
+            if view is not None and cursor.offset > self._end(view):
+                return False  # beyond the end, as it is remembered: said without a fresh look
+            return bool(original(self, cursor, view))
+
+        return is_unsure
+
+    stack.enter_context(replaced(LogReader, "_is_unsure", make))
+
+
 MUTANTS = (
     Mutant(
         name="ack before commit",
@@ -337,5 +352,13 @@ MUTANTS = (
         story="a leader shows records before they are durable",
         shows_as=frozenset({Kind.VANISHED, Kind.UNSTABLE_READ}),
         breaks=_shows_what_is_not_visible,
+    ),
+    Mutant(
+        name="out of range from memory",
+        rule="R16",
+        story="an agent says that an offset is out of range by the watermark that it remembers",
+        shows_as=frozenset({Kind.TROUBLE}),
+        breaks=_out_of_range_from_memory,
+        applies=_fleet,
     ),
 )
