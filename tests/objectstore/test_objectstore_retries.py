@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from virtual_time import LoopClock, run_virtually
 
 from streamhouse.core.clock import ManualClock
 from streamhouse.core.errors import (
@@ -24,6 +23,7 @@ from streamhouse.objectstore.faults import Fault, FaultTimes, FaultyStore, Scrip
 from streamhouse.objectstore.memory import MemoryStore
 from streamhouse.objectstore.objects import Operation
 from streamhouse.objectstore.retries import RetryingStore, RetryPolicy
+from virtual_time import LoopClock, run_virtually
 
 POLICY = RetryPolicy(deadline_ms=10_000, attempt_timeout_ms=1_000, first_pause_ms=100, longest_pause_ms=1_000)
 
