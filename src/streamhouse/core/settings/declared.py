@@ -69,7 +69,7 @@ class MetadataSettings:
         reserved=("oxia",),
         example="postgresql://user:password@host:5432/streamhouse",
         doc="The metadata store: SQLite for one machine, PostgreSQL for a fleet.",
-        why="one process needs no external service (S1.1)",
+        why="one process needs no external service",
     )
     commit_retention_ms: int = duration(
         "1h",
@@ -91,7 +91,7 @@ class StoreSettings:
         schemes=("file", "s3", "gs", "az"),
         example="s3://bucket/prefix",
         doc="The object store: a local directory, a bucket, or memory for tests.",
-        why="one process needs no external service (S1.1)",
+        why="one process needs no external service",
     )
     endpoint_url: str | None = optional_url(
         schemes=("http", "https"),
@@ -166,7 +166,7 @@ class AgentSettings:
         pattern=_NAME,
         allowed=_NAME_ALLOWED,
         doc="The agent group; agents take partitions only of their own group.",
-        why="isolation is asked for, not assumed (S3.5)",
+        why="without isolation all agents share the work",
     )
     address: str | None = optional_text(
         example="broker-1.internal:9092",
@@ -181,7 +181,7 @@ class AgentSettings:
         at_most="10m",
         fast="2s",
         doc="How often the agent tells the metadata store that it is alive.",
-        why="three in a liveness timeout (S3.16)",
+        why="three in a liveness timeout",
     )
     liveness_timeout_ms: int = duration(
         "60s",
@@ -189,7 +189,7 @@ class AgentSettings:
         at_most="1h",
         fast="6s",
         doc="An agent silent for longer counts as dead.",
-        why="two lost heartbeats are no death (S1.10, S3.16)",
+        why="an agent may lose two heartbeats",
     )
     stop_timeout_ms: int = duration(
         "20s",
@@ -212,7 +212,7 @@ class LeaseSettings:
         at_most=format_duration(MAX_LEASE_TTL_MS),
         fast="6s",
         doc="How long a lease lasts without a renewal.",
-        why="S3.11; a crashed agent's partitions stand still for at most this long",
+        why="the partitions of a crashed agent stand still for at most this long",
     )
     renew_interval_ms: int = duration(
         "10s",
@@ -220,7 +220,7 @@ class LeaseSettings:
         at_most="10m",
         fast="2s",
         doc="How often leases are renewed.",
-        why="S3.11; two renewals may be lost before a lease is",
+        why="two renewals may be lost before the lease is",
     )
 
 
@@ -234,7 +234,7 @@ class AssignerSettings:
         at_most="10m",
         fast="2s",
         doc="How often agents, topics and leases are looked at and put right.",
-        why="S3.10; half a liveness timeout",
+        why="half a liveness timeout",
     )
 
 
@@ -247,7 +247,7 @@ class SegmentSettings:
         at_least="64KiB",
         at_most="100MiB",
         doc="A segment is closed and uploaded once it holds this much.",
-        why="S3.14 (1 MB, to 100 MB); one block of a segment, and the size where a PUT's fixed cost stops mattering",
+        why="one block of a segment, and the size from which the fixed cost of a PUT does not matter",
     )
     max_age_ms: int = duration(
         "60s",
@@ -255,7 +255,7 @@ class SegmentSettings:
         at_most="1h",
         single_node="1s",
         doc="A segment is closed and uploaded once its first record is this old.",
-        why="S3.14; with durability in the WAL, Spark reads objects and must not lag by more than a second",
+        why="with durability in the WAL, Spark reads objects and must not lag by more than a second",
     )
 
 
@@ -286,7 +286,7 @@ class WalSettings:
         at_least="0ms",
         at_most="10ms",
         doc="How long an append may wait for others to share its fdatasync.",
-        why="whatever arrives during one sync shares the next, so a timer only adds latency; S3.14 allows 10 ms",
+        why="what arrives during one sync shares the next, so a timer only adds latency",
     )
     file_bytes: int = size(
         "64MiB",
@@ -353,7 +353,7 @@ class LogSettings:
     )
     format: LogFormat = choice(
         LogFormat.TEXT,
-        doc="Lines for people, or one JSON object a line for machines.",
+        doc="`text`: plain lines; `json`: one JSON object in each line.",
         why="the first reader is a person",
     )
 
@@ -371,7 +371,7 @@ class Settings:
         Profile.DEFAULT,
         doc="Which defaults the timing settings have. `fast` detects a dead agent within 10 s, at more metadata "
         "traffic.",
-        why="the numbers of the source document (S3.16)",
+        why="the default numbers suit a fleet",
     )
     durability: DurabilitySetting = choice(
         DurabilitySetting.AUTO,
@@ -381,7 +381,7 @@ class Settings:
     embedded_agent: bool = boolean(
         True,
         doc="Run an agent inside the server process.",
-        why="one process is the whole system; API-only servers beside standalone agents turn it off (S3.6)",
+        why="one process is the whole system; API-only servers beside standalone agents turn it off",
         alias=EnvAlias(variable="DISABLE_EMBEDDED_AGENT", inverted=True),
     )
     metadata: MetadataSettings

@@ -64,7 +64,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         keys=("kafka.allow_remote", "kafka.listen"),
         must="kafka.listen must stay on this machine's loopback unless kafka.allow_remote is true",
-        because="there is no authentication yet: whoever reaches the port reads and writes everything",
+        because="there is no authentication yet: every client that reaches the port can read and write everything",
         holds=lambda s: s.kafka.allow_remote or not s.kafka.remote_hosts,
     ),
     Rule(

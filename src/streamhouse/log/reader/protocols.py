@@ -1,4 +1,4 @@
-"""What the reader wants to know of partitions led in this process. LeasedLog fits."""
+"""What the reader needs of partitions that are led in this process. LeasedLog implements it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BufferedBatch(Protocol):
 
     @property
     def data(self) -> BytesLike:
-        """With its real offset and epoch in it; never changes again."""
+        """The batch with its real offset and epoch; it never changes again."""
         ...
 
     @property
@@ -38,7 +38,7 @@ class LedPartition(Protocol):
         ...
 
     def buffered_from(self, offset: int) -> Iterable[BufferedBatch]:
-        """What may be read and is not committed yet, from the batch that holds ``offset`` on."""
+        """Batches that may be read and are not committed yet, from the one with ``offset`` on."""
         ...
 
 
@@ -48,5 +48,5 @@ class Leading(Protocol):
         ...
 
     async def wait_visible(self, key: PartitionKey, beyond_offset: int) -> None:
-        """Returns once a record at ``beyond_offset`` may be read. Raises NotLeader. Cancel it to give up."""
+        """Returns once a record at ``beyond_offset`` may be read. Raises NotLeader. Cancel it to stop waiting."""
         ...
