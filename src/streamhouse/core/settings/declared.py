@@ -90,7 +90,7 @@ class StoreSettings:
         "file://{data_dir}/objects",
         schemes=("file", "s3", "gs", "az"),
         example="s3://bucket/prefix",
-        doc="The object store: a local directory, a bucket, or memory for tests.",
+        doc="The object store: a local directory or a bucket.",
         why="one process needs no external service",
     )
     endpoint_url: str | None = optional_url(
