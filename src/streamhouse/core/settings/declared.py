@@ -1,8 +1,7 @@
 """The settings. To add one, add one declaration here; flag, variable, TOML key and reference follow (see schema.py).
 
-``why`` gives the reason for the default, and for the bounds where they need one. Defaults that a source document names
-cite its line of the requirements. What two settings must keep between themselves stands in rules.py.
-Settings objects are made by ``resolve``, never by hand: a default may depend on the profile or on other settings.
+``why`` gives the reason for the default, and for the bounds where they need one. Rules between two settings are in
+rules.py. Settings objects are made by ``resolve``, never by hand: a default may depend on the profile or on others.
 """
 
 # ruff: noqa: RUF009 -- the calls declare fields; they are not mutable defaults
@@ -61,7 +60,7 @@ class LogFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataSettings:
-    """Where topics, offsets, leases and the index live."""
+    """The metadata store: topics, offsets, leases and the index."""
 
     url: str = url(
         "sqlite://{data_dir}/metadata.db",
@@ -84,7 +83,7 @@ class MetadataSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
-    """Where records live for good."""
+    """The object store, which keeps the records."""
 
     url: str = url(
         "file://{data_dir}/objects",
@@ -142,7 +141,7 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
-    """Who this process is among the agents."""
+    """The identity of this process among the agents, and its timings."""
 
     id: str | None = optional_text(
         example="agent-1",
@@ -344,7 +343,7 @@ class MemorySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """What the process tells about itself."""
+    """The log lines of the process."""
 
     level: LogLevel = choice(
         LogLevel.INFO,
@@ -360,7 +359,7 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything a process was told, typed and checked."""
+    """All settings of a process, typed and checked."""
 
     data_dir: Path = directory(
         "./streamhouse-data",
@@ -399,14 +398,14 @@ class Settings:
 
     @property
     def single_node(self) -> bool:
-        """Metadata, objects and WAL all lie in data_dir, where one exclusive lock covers them."""
+        """Whether metadata, objects and WAL are all in data_dir, where one exclusive lock covers them."""
         return is_single_node(
             data_dir=self.data_dir, metadata_url=self.metadata.url, store_url=self.store.url, wal_dir=self.wal.dir
         )
 
     @property
     def effective_durability(self) -> DurabilitySetting:
-        """``durability`` with ``auto`` decided."""
+        """``durability``, with ``auto`` resolved."""
         if self.durability is not DurabilitySetting.AUTO:
             return self.durability
         return DurabilitySetting.WAL if self.single_node else DurabilitySetting.OBJECT

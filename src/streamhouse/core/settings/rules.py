@@ -1,4 +1,4 @@
-"""What settings must keep between themselves, each with the reason a person is told."""
+"""Rules between settings, each with the reason that the error shows."""
 
 from __future__ import annotations
 
