@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--mutants", nargs="?", const="", metavar="NAME", help="broken variants instead of the real code"
     )
     chosen = parser.parse_args(arguments)
-    logging.getLogger("streamhouse").addHandler(logging.NullHandler())  # troubles are what this is about
+    logging.getLogger("streamhouse").addHandler(logging.NullHandler())  # faults are expected here
     mutants = [] if chosen.mutants is None else [each for each in MUTANTS if chosen.mutants in each.name]
     if chosen.mutants is not None and not mutants:
         parser.error(f"no variant has {chosen.mutants!r} in its name; there are: {', '.join(m.name for m in MUTANTS)}")

@@ -1,8 +1,8 @@
-"""A simulated machine with an agent process on it: the real WAL, log, reader and membership on simulated ground.
+"""A simulated machine with an agent process on it: the real WAL, log, reader and membership.
 
-Put together as app/agent.py does it, with a simulated disk, a task in place of the WAL's thread, and links that
-misbehave in place of the stores' clients. A process ends by being killed, by its WAL failing, or in order; whoever
-runs the machine starts it again.
+They are put together as in app/agent.py, but with a simulated disk, a task instead of the WAL's thread, and links that
+fail instead of the stores' clients. A process is killed, or ends because its WAL fails, or stops in order; its
+supervisor starts it again.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _STOP_TIMEOUT_S: Final = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """A running agent's."""
+    """The parts of a running agent."""
 
     wal: Wal
     log: LeasedLog
@@ -69,7 +69,7 @@ class Parts:
     adoptions: Adoptions
 
     async def stop(self) -> None:
-        """In order; app/agent.py's own."""
+        """In the order of app/agent.py."""
         self.log.limit_closing(_STOP_TIMEOUT_S)
         await self.member.stop()
         for part in (self.view, self.adoptions, self.flushes, self.topics, self.reader, self.log, self.wal):
@@ -98,12 +98,12 @@ class ServerSide:
     def __init__(self) -> None:
         self.order = WriteOrder()
         self.calls: dict[ProduceCall, None] = {}
-        """Under way."""
+        """The running requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trap:
-    """What happens to an agent when it next reaches a step: "sent" is just before its effect, "done" just after it."""
+    """A fault that hits an agent at its next such step: "sent" is just before the effect, "done" just after it."""
 
     step: str
     stage: str
@@ -169,7 +169,7 @@ class SimAgent:
         self.lane.spawn(self._run(self.lane)).add_done_callback(self._started, context=self.world.loop.world.context)
 
     def kill(self, *, power: bool = False) -> None:
-        """kill -9, or the plug pulled out of the machine."""
+        """kill -9, or a power cut of the machine."""
         if self.lane is not None:
             self.world.note(f"{self.lane.name} is killed" + (" by a power cut" if power else ""))
             self.lane.kill()
@@ -183,7 +183,7 @@ class SimAgent:
             self.disk.power_cut()
 
     def _reaches(self, step: str, stage: str) -> None:
-        """A point of the write path. Whatever waits for it happens as soon as this step is over."""
+        """A point of the write path. A fault that waits for it happens as soon as this step has ended."""
         trap = self.trap
         if trap is not None and (trap.step, trap.stage) == (step, stage):
             self.trap = None
@@ -355,7 +355,7 @@ class SimAgent:
         )
 
     def _room_on_disk(self, log: LeasedLog, member: Member, problem: Exception | None) -> None:
-        """app/agent.py's own."""
+        """As in app/agent.py."""
         member.report("the write-ahead log's disk", problem)
         if problem is None:
             log.look_for_room()
@@ -388,7 +388,7 @@ class SimAgent:
         return self.parts is not None and self.parts.log.partition(key) is not None
 
     def hung_up(self, connection: ServerSide) -> None:
-        """A connection's end has arrived: as the gateway does, let go of what has no offsets yet."""
+        """A connection's end has arrived: as the gateway does, drop what has no offsets yet."""
         for call in list(connection.calls):
             if call.waits_for_offsets:
                 call.abandon()
@@ -460,7 +460,7 @@ class SimAgent:
         return (await self._serving().reader.end_offsets(key)).log_start_offset
 
     async def bring_everything_out(self) -> int:
-        """Commit all there is, let go of what can never be committed. Returns how many bytes the WAL still needs."""
+        """Commit everything, drop what can never be committed. Returns how many bytes the WAL still needs."""
         assert self.parts is not None
         await self.parts.log.flush()
         await self.parts.log.sweep_held()

@@ -1,19 +1,19 @@
-"""Judges a history against what is left: was anything lost, doubled, moved, reordered, accepted from a stale leader?
+"""Compares a history with what is left: was anything lost, doubled, moved, reordered, or written by a stale leader?
 
-Shares no code with what it judges. What it holds a log to:
+Shares no code with the engine. It checks these rules:
 
-* A write acknowledged with acks=all, by an idempotent producer, or at all where the WAL is the durability, stands at
-  the offset it was told, for ever. Such writes are in real-time order: what began after another had been acknowledged
+* A write acknowledged with acks=all, by an idempotent producer, or at all where the WAL is the durability, stays at
+  the acknowledged offset. Such writes are in real-time order: what began after another had been acknowledged
   lies behind it.
 * A write acknowledged with acks=1 elsewhere is provisional: when another agent has led since, it may come back at
   another offset, once, when its agent leads again (R4). It is excused only if that agent's disk was lost. On a
   compacted topic it may not come back.
 * A batch is in the log at most once for each time it was sent; an idempotent producer's at most once, and in order.
-* Records are only what somebody wrote to this very partition of this very topic (R19).
+* Every record was written to this partition of this topic (R19).
 * Offsets are dense, entries do not overlap, epochs never go back along the log, and no entry of an epoch lies at or
   beyond the offset where the next one began (R1).
-* What was read once is read for ever.
-* No agent takes a write after somebody else has begun to lead (R20).
+* What was read once can be read again.
+* No agent takes a write after another has begun to lead (R20).
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class _Judge:
         for value, places in self._places.items():
             write = known.get(value)
             if write is None:
-                self._report(Kind.PHANTOM, f"{value!r} at {places}: nobody wrote that here")
+                self._report(Kind.PHANTOM, f"{value!r} at {places}: it was not written here")
                 continue
             allowed = max(len(write.identities), 1) if write.idempotent else write.attempts
             if len(places) > allowed:

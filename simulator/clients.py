@@ -1,8 +1,8 @@
-"""A simulated client process: whom it knows, whom it takes for a leader, and its connections.
+"""A simulated client process: the agents it knows, the leaders it believes in, and its connections.
 
-A client begins with the address of one agent or two. All else it learns from the metadata that agents tell, each from
-its own view of the cluster, which may be old. It asks again when it is told that it is wrong, when a connection ends,
-and now and then by itself.
+A client starts with the addresses of one or two agents. It learns the rest from the metadata of the agents. Each agent
+answers from its own view of the cluster, which may be old. The client asks again after an error that says it is wrong,
+when a connection ends, and at intervals.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Client:
         self._connections: dict[str, Connection] = {}
         self._learned_ms: float | None = None
         self.doubts = True
-        """It was told, or has seen, that what it knows is wrong."""
+        """It has got an error which says that its metadata is wrong."""
 
     def leader(self, key: PartitionKey) -> SimAgent | None:
-        """By what it knows."""
+        """The leader, as far as it knows."""
         name = self._leaders.get(key)
         return None if name is None else self._by_name.get(name)
 
@@ -70,7 +70,7 @@ class Client:
         return await self.connection(agent).ask(lambda server, _: request(server), timeout_ms=timeout_ms)
 
     async def refresh(self) -> None:
-        """Ask some agent who leads what, if there is any doubt. What cannot be learned now stays in doubt."""
+        """If there is a doubt, ask an agent for the leaders. Without an answer the doubt stays."""
         if not self.doubts and not self._is_old():
             return
         agent = self._by_name[self.dice.pick(sorted({*self._known, *self._bootstrap}))]

@@ -1,4 +1,4 @@
-"""Chance for the simulator: everything random comes from one seed, by name.
+"""Random numbers for the simulator: all come from one seed, by name.
 
 ``child`` gives each part of a simulated world dice of its own, so that one more draw in one part does not change what
 every other part does; that keeps a failing seed recognisable while the code under test is being changed.

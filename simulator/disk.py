@@ -1,4 +1,4 @@
-"""A simulated machine's disk, as the WAL sees it (log/wal/disk.py), with the crashes real disks have.
+"""The disk of a simulated machine (log/wal/disk.py), with the crashes that real disks have.
 
     kill          the process is gone, the page cache is not: everything written is there, synced or not
     power cut     of what was written since a file's last sync any sectors survive, of the directory's changes since its
@@ -6,8 +6,8 @@
     wipe          all is gone, as on a machine that was replaced
     rot           a bit flips in what had been synced
 
-Disks also fail while in use: a full disk, a sync that fails and forgets what it should have written. Pure but for the
-dice; the latency of a sync is the pump's business.
+Disks also fail while in use: a full disk, a sync that fails and forgets what it should have written. Pure except for
+the dice; the pump simulates the latency of a sync.
 """
 
 from __future__ import annotations

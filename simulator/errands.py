@@ -15,7 +15,7 @@ from streamhouse.metadata.contract import MetadataStore, PartitionState
 from streamhouse.objectstore.keys import parse
 
 ORPHAN_AGE_MS: Final = 300
-"""How young an object without a reference is left alone: less than a stalled writer may take, so that R6 is needed."""
+"""Objects younger than this are kept: less than a stalled writer may take, so that R6 is needed."""
 _GRACE_MS: Final = 300
 _FLUSH_TTL_MS: Final = 5000
 

@@ -1,4 +1,4 @@
-"""The simulator's own hands in the stores: what is left when a run is over, straight from tables and objects."""
+"""Reads what is left at the end of a run, directly from tables and objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happened in a simulated run, as clients and an all-seeing observer wrote it down; and what is left in the end.
+"""What happened in a simulated run, as clients and an observer recorded it, and what is left at the end.
 
 Plain data. The checker judges it; nothing of the code under test is used here, so that a mistake there cannot hide
 itself. A key is (topic id in hexadecimal, partition). Times are milliseconds of virtual time.
@@ -28,7 +28,7 @@ class Write:
     identities: set[tuple[int, int, int]] = field(default_factory=set)
     """Under which producer id, epoch and sequence it was sent: each of them is at most once in the log."""
     attempts: int = 0
-    """How often it was sent; each may have arrived, whatever the producer heard."""
+    """How often it was sent; each may have arrived, whatever the answers."""
     acked_ms: float | None = None
     base_offset: int | None = None
     acked_by: str | None = None
@@ -153,4 +153,4 @@ class History:
     store_clock_set_ms: list[float] = field(default_factory=list)
     """When the metadata's clock was set forward: leases ran out early, which no local deadline can know."""
     troubles: list[str] = field(default_factory=list)
-    """What did not come to an end, or broke: exceptions nobody caught, a log that stays closed."""
+    """What did not end, or broke: uncaught exceptions, a log that stays closed."""

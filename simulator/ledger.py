@@ -1,4 +1,4 @@
-"""What a machine's WAL was given, and whether it gives the same back: judged at every start of its agent.
+"""Records what the WAL of a machine was given, and checks at every start of its agent that it returns the same.
 
 The ledger belongs to the machine and outlives its processes, as the disk does. A frame that was reported as synced and
 never settled must come back; whatever comes back must be what was last written under its LSN (R12).
@@ -59,7 +59,7 @@ class Ledger:
 
 
 class WatchedWal:
-    """A WAL as the leased log sees it, with a ledger kept on the side."""
+    """The WAL for the leased log; it records everything in a ledger."""
 
     def __init__(self, wal: Wal, ledger: Ledger) -> None:
         self._wal = wal

@@ -4,9 +4,9 @@ A *lane* is one process's share of the loop. Whatever a lane's code starts (task
 lane, because a context variable travels with it. So a process can be paused, which parks all it would run, and killed,
 after which nothing of it runs again, not even a ``finally``.
 
-Order: asyncio promises each process that its callbacks run in the order in which they were scheduled, and this loop
-keeps that promise lane by lane. Between lanes nothing is promised, for real processes run side by side: the dice choose
-which lane runs next. Time jumps to the next timer once no lane has anything to run.
+Order: in asyncio the callbacks of one process run in the order in which they were scheduled, and here too within each
+lane. Between lanes there is no order, as between real processes: the dice choose which lane runs next. When no lane has
+anything to run, time jumps to the next timer.
 
 No IO, no threads, no real time. Nothing here may depend on addresses or on string hashes: tasks and futures are
 numbered and hash by their number, so that sets of them are walked in the same order in every process.
@@ -89,14 +89,14 @@ class Lane:
         self.paused = True
 
     def resume(self) -> None:
-        """As a loop that was stopped goes on: first whatever arrived meanwhile, then the timers that are overdue."""
+        """Like an event loop that was stopped: first what arrived meanwhile, then the overdue timers."""
         self.paused = False
         self.ready.extend(self.overslept)
         self.overslept.clear()
         self.loop.wake(self)
 
     def kill(self) -> None:
-        """From here on nothing of it runs. What it sent is on its way all the same."""
+        """From now on nothing of it runs. What it sent still arrives."""
         self.alive = False
 
 
@@ -115,11 +115,11 @@ class SimLoop(base_events.BaseEventLoop):
         self.steps = 0
         self.trace = 0
         """A checksum of every step so far: who ran, when, how much, and what was noted."""
-        self.complaints: list[str] = []
-        """Exceptions that nobody caught."""
+        self.uncaught: list[str] = []
+        """Exceptions that were not caught."""
         self.world = self.lane("world")
         self.set_task_factory(self._make_task)
-        self.set_exception_handler(self._complain)
+        self.set_exception_handler(self._note_uncaught)
 
     def lane(self, name: str) -> Lane:
         lane = Lane(self, name, len(self._lanes))
@@ -211,7 +211,7 @@ class SimLoop(base_events.BaseEventLoop):
             heapq.heappop(timers)
         if not timers:
             waiting = [lane.name for lane in self._lanes if lane.runs and any(not task.done() for task in lane.tasks)]
-            raise SimulationStuck(f"at {self._now:.3f} s everybody waits and nothing will happen: {waiting}")
+            raise SimulationStuck(f"at {self._now:.3f} s every task waits, and no timer is set: {waiting}")
         self._now = max(self._now, timers[0][0])
         self._at_this_instant = 0
         while timers and timers[0][0] <= self._now:
@@ -228,12 +228,12 @@ class SimLoop(base_events.BaseEventLoop):
             lane.prune_at = 2 * len(lane.tasks) + 50
         return task
 
-    def _complain(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def _note_uncaught(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        self.complaints.append(f"{context.get('message')}: {error!r}")
+        self.uncaught.append(f"{context.get('message')}: {error!r}")
 
     def _tear_down(self) -> None:
-        """Let every task unwind, the killed ones too. Whoever judges has seen all it needs by now."""
+        """End every task, the killed ones too. The checker has everything it needs by now."""
         self.set_exception_handler(_ignore)
         self._at_this_instant = 0
         for lane in self._lanes:

@@ -1,7 +1,7 @@
-"""The metadata store as one simulated process reaches it: the real SQLite backend behind a link that misbehaves.
+"""The metadata store as one simulated process reaches it: the real SQLite backend behind a link that fails.
 
 The store itself is one, shared, inline: each call happens at one instant of virtual time. Every process has a
-``RemoteMetadata`` of its own. An observer hears of each call that took effect, with its answer, at that instant.
+``RemoteMetadata`` of its own. An observer is called for each call that took effect, with its answer, at that instant.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _LOST_NOTICES: Final = 0.1
 
 
 class SharedMetadata:
-    """The one store, and who listens to its changes."""
+    """The store, and the subscribers to its changes."""
 
     def __init__(self, store: SqliteMetadata, observer: Observer) -> None:
         self.store = store
@@ -106,7 +106,7 @@ class RemoteMetadata:
 
 
 def process_died(metadata: MetadataStore) -> None:
-    """Nobody listens there any more; its next process subscribes anew."""
+    """The process has ended; its next one subscribes again."""
     assert isinstance(metadata, RemoteMetadata)
     metadata._notices.subscribers.clear()
 
@@ -120,7 +120,7 @@ def remote_metadata(
     name: str,
     tell: Telltale = lambda call, stage: None,
 ) -> MetadataStore:
-    """``tell`` hears of every call when it is sent and when it is done."""
+    """``tell`` is called for every call, when it is sent and when it is done."""
     link = Link(loop, dice, weather, unavailable=lambda what: MetadataUnavailable(f"{name}: {what}"))
     return cast(MetadataStore, RemoteMetadata(shared, link, loop, dice, tell))
 

@@ -256,7 +256,7 @@ MUTANTS = (
     Mutant(
         name="foreign epochs ignored",
         rule="R3",
-        story="recovery takes every frame below the watermark for committed, whoever wrote those offsets",
+        story="recovery takes every frame below the watermark for committed, also where another agent wrote it",
         shows_as=frozenset({Kind.LOST, Kind.TROUBLE}),
         breaks=_foreign_epochs_ignored,
         applies=_provisional,

@@ -1,4 +1,4 @@
-"""Who makes things go wrong, by the scenario's choice and the dice's; and who heals it all in the end."""
+"""Causes the faults that the scenario and the dice choose, and ends them all at the end of the run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from simulator.agent import SimAgent, Trap
 from simulator.scenario import LEASE_TTL_MS, Mischief
 from simulator.world import World
 
-_LAG_MS: Final = 340.0  # less than the members' patience for one call, more than their margin
+_LAG_MS: Final = 340.0  # less than the members' time-out for one call, more than their margin
 _MINUTES_MS: Final = 300_000
 _POINTS: Final = (
     ("sync", "sent"),
@@ -67,7 +67,7 @@ class Nemesis:
             world.stir()
 
     def _victim(self) -> SimAgent:
-        """Mostly somebody who leads: little happens to those who do not."""
+        """Mostly an agent that leads: faults of the others have little effect."""
         keys = self.world.keys()
         leaders = [agent for agent in self.world.agents if any(agent.leads(key) for key in keys)]
         if leaders and self.dice.chance(0.7):

@@ -1,4 +1,4 @@
-"""What lies between a process and a service: latency, and every way in which a call and its effect come apart.
+"""The network between a process and a service: latency, and every way in which a call and its effect differ.
 
     lost request      not done, and after the time-out an error
     lost reply        done, and after the time-out the same error
@@ -6,8 +6,8 @@
     repeated          done once more, later, by a network that sends twice
     cut               all of the above at once, for as long as it lasts
 
-A request belongs to the network once it is sent: it arrives though its sender is paused or dead by then. The reply
-wakes the sender if there still is one. Requests of one process may overtake each other, as on several connections.
+A request belongs to the network once it is sent: it arrives even if its sender is paused or dead by then. The reply
+wakes the sender if it still exists. Requests of one process may overtake each other, as on several connections.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Link:
         self._loop.world.call_later(delay_ms / 1000, settle, reply, answer, error)
 
     def _fail_later(self, what: str, reply: asyncio.Future[Any]) -> None:
-        """Silence until the time-out; now and then a refused connection at once."""
+        """Silence until the time-out; sometimes a refused connection at once."""
         quick = self._dice.chance(0.2)
         wait_ms = self.weather.latency_ms[1] if quick else self.weather.timeout_ms
         self._loop.world.call_later(wait_ms / 1000, self._fail, what, reply)
@@ -129,7 +129,7 @@ class Link:
 
 
 def settle(reply: asyncio.Future[Any], answer: object, error: Exception | None) -> None:
-    """Nobody may be there any more to hear the answer."""
+    """The caller may not exist any more."""
     if reply.done():
         return
     if error is not None:

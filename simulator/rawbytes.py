@@ -1,4 +1,4 @@
-"""The checker's own eyes: record batches, and the batches in a segment, read from raw bytes.
+"""Reads record batches, and the batches in a segment, from raw bytes, for the checker.
 
 Written from the formats' drawings (wire/batch.py, formats/segment_v1.py), not with their code. Only what the simulated
 producers write is understood: plain batches, raw blocks, records of a value without key or headers.

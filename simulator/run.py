@@ -29,7 +29,7 @@ from streamhouse.metadata.contract import Durability
 T = TypeVar("T")
 
 _SETTLE_MS: Final = 40_000
-"""How long a healed world may take for one thing. Far more than any back-off of the code under test."""
+"""How long each step may take after the faults have ended. Far longer than any backoff of the code under test."""
 _LOOK_S: Final = 0.05
 _SLOTS: Final = 2
 _VIRTUAL_NODES: Final = 12
@@ -62,7 +62,7 @@ def run_seed(
     prepare: Callable[[World, Errands], None] = lambda world, errands: None,
     scenario: Scenario | None = None,
 ) -> Outcome:
-    """``prepare`` may meddle with the world before anything runs."""
+    """``prepare`` may change the world before anything runs."""
     scenario = scenario or draw_scenario(seed)
     dice = Dice(seed)
     loop = SimLoop(dice.child("loop"))
@@ -77,7 +77,7 @@ def run_seed(
             await _live(world, errands)
             if world.broken is not None:
                 raise AssertionError("an agent broke") from world.broken
-            world.history.troubles += loop.complaints
+            world.history.troubles += loop.uncaught
             anomalies.extend(check(world.history, collect(world.sqlite, world.objects)))
 
     with _small_cluster():
@@ -138,7 +138,7 @@ async def _live(world: World, errands: Errands) -> None:
 
 
 async def _end_single(world: World) -> None:
-    """Once more without warning; then everything that was acknowledged must come out."""
+    """One more power cut; after it everything that was acknowledged must still be there."""
     (agent,) = world.agents
     agent.kill(power=True)
     agent.start()
@@ -147,7 +147,7 @@ async def _end_single(world: World) -> None:
 
 
 async def _end_fleet(world: World) -> None:
-    """Every agent leads everything once, alone, so that whatever its WAL holds comes back (R4)."""
+    """Every agent leads everything once, alone, so that everything in its WAL is handled (R4)."""
     first, *others = world.agents
     for agent in others[1:]:
         agent.stop()
@@ -175,7 +175,7 @@ async def _brings_everything_out(world: World, agent: SimAgent) -> None:
 
 
 async def _reads_everything(world: World, agent: SimAgent) -> None:
-    """Nothing moves any more: a reader gets every record from the log's start to its end, and the judge compares."""
+    """Nothing changes any more: read every record from the start of each log to its end, for the checker."""
     for key in world.keys():  # noqa: SIM118 - not a dictionary's
         partition = raw_partition(world.sqlite, key_of(key))
         assert partition is not None

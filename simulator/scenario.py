@@ -1,4 +1,4 @@
-"""What a seed stands for: the size of the world, how it is set up, what goes wrong and how often.
+"""What a seed decides: the size of the world, its options, which faults happen and how often.
 
 Every seed draws only some kinds of fault and leaves the others out: a run in which everything fails at once spends its
 time recovering and meets few of the rare orders of events.
@@ -110,7 +110,7 @@ SINGLE_TIMINGS: Final = Timings(
 
 
 class ClientKind(StrEnum):
-    """Whose behaviour a producer has. The last two are idempotent."""
+    """The client library that a producer behaves like. The last two are idempotent."""
 
     PLAIN = "plain"
     JAVA = "java"
@@ -141,7 +141,7 @@ class ProducerPlan:
     delivery_timeout_ms: float | None
     """When an idempotent client gives a batch up; None for never."""
     silence_ms: float = 0.0
-    """How long it now and then writes nothing, whatever happens; 0 for never."""
+    """How long it sometimes writes nothing, whatever happens; 0 for never."""
 
     @property
     def idempotent(self) -> bool:
@@ -153,13 +153,13 @@ class Scenario:
     durability: Durability
     agents: int
     late_agents: int
-    """Of ``agents``: join only in the middle."""
+    """How many of ``agents`` join in the middle of the run."""
     topics: tuple[int, ...]
     """Partitions of each."""
     compacted: bool
     """The topics are compacted by key: what was overtaken may not come back (R4)."""
     run_ms: float
-    """How long things go wrong; afterwards everything heals."""
+    """How long faults happen; then they all end."""
     producers: tuple[ProducerPlan, ...]
     readers: int
     sinks: int
@@ -182,7 +182,7 @@ class Scenario:
     batch_records: int
     """How many records a batch has at most."""
     value_bytes: int
-    """Of every record, so that WAL frames of different files often end at the same byte."""
+    """The size of every record, so that WAL frames of different files often end at the same byte."""
     timings: Timings
     leased: LeasedOptions
     wal: WalOptions

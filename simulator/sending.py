@@ -1,8 +1,7 @@
 """What all simulated producer clients have in common: batches, requests in flight, and connections.
 
 A request is one unit on its connection: it carries batches of one partition or of several, and each batch is answered
-by itself. How a client chooses what to send next, and what it makes of an answer, is in java.py, librdkafka.py and
-plain.py.
+by itself. java.py, librdkafka.py and plain.py decide what to send next and how to handle an answer.
 """
 
 from __future__ import annotations

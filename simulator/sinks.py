@@ -1,8 +1,8 @@
-"""Simulated Spark drivers: each writes batches with the sink's own commit, loses its nerve half-way, and comes again.
+"""Simulated Spark drivers: each writes batches with the sink's own commit, is killed in between, and tries again.
 
 A batch goes to some partitions of one topic. A driver that is killed, or a second one that runs beside it, uploads the
-same rows anew, and whichever intent is first counts. To the judge a batch is like an idempotent producer's: whole, in
-order, at most once, and there for good once the driver was told so.
+same rows again, and the first intent counts. For the checker a batch is like one of an idempotent producer: whole, in
+order, at most once, and in the log for good once the driver was told so.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Sink:
         for write in writes:
             adopted = self.world.adopted.get((self._name, number, write.key))
             if adopted is None:
-                self.world.trouble(f"batch {number} of {self._name} is said to be complete; nobody adopted it")
+                self.world.trouble(f"batch {number} of {self._name} is said to be complete, but was not adopted")
                 continue
             write.acked_ms = self.world.now_ms()
             write.base_offset, write.epoch = adopted.base_offset, adopted.epoch

@@ -1,7 +1,7 @@
 """The object store as one simulated process reaches it: objects in memory, behind a link and the faults of faults.py.
 
-A put that was sent lands, if it lands, though its sender is dead by then. Bodies are not copied when they are sent:
-whoever changes one afterwards spoils the object, and the checker will find it.
+A put that was sent may arrive after its sender has died. Bodies are not copied when they are sent: code that changes
+one afterwards damages the object, and the checker finds it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One simulated world: what agents share, the agents, and what is written down about them."""
+"""One simulated world: the agents, what they share, and the records of the run."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class World:
         self.topics: dict[str, Topic] = {}
         self.agents = [SimAgent(self, f"agent-{number}") for number in range(1, scenario.agents + 1)]
         self.broken: BaseException | None = None
-        """An exception that no fault explains: there is nothing to judge."""
+        """An exception that no fault explains: the run cannot be judged."""
         self.log_starts: dict[PartitionKey, int] = {}
         self.adopted: dict[tuple[str, int, Key], Committed] = {}
         """What a sink's batch became, by query, batch and partition."""
@@ -103,7 +103,7 @@ class World:
         self.history.troubles.append(text)
 
     def stir(self) -> None:
-        """Something happened that writes should meet: whoever rests goes on now."""
+        """Something happened that writes should meet: resting producers go on now."""
         self._stir.set()
         self._stir = asyncio.Event()
 
@@ -113,18 +113,18 @@ class World:
                 await self._stir.wait()
 
     def take_snapshot(self) -> None:
-        """What an asynchronous standby has received of the metadata by now."""
+        """Copy the metadata to the simulated asynchronous standby."""
         self._snapshot = _Snapshot(
             data=dump(self.sqlite), led=len(self.history.led), committed=len(self.history.committed)
         )
 
     def operator_was_here(self) -> None:
-        """What operators do has reached the standby, always: clients and the checker go by it."""
+        """The standby always has what operators did, because clients and the checker rely on it."""
         if self._snapshot is not None:
             self.take_snapshot()
 
     def lose_last_commits(self) -> None:
-        """The primary dies, and the standby takes its place: what it had not received never happened."""
+        """The primary dies and the standby replaces it: what the standby had not received is lost."""
         snapshot, self._snapshot = self._snapshot, None
         if snapshot is None:
             return
@@ -225,7 +225,7 @@ class World:
         )
 
     def remember_trimmed(self, key: PartitionKey, offset: int) -> None:
-        """Before the log start is raised: what lies below it was there."""
+        """Record what lies below the new log start, before it is raised."""
         partition = raw_partition(self.sqlite, key_of(key))
         if partition is not None:
             below = {

@@ -152,8 +152,8 @@ def test_an_exception_nobody_caught_is_kept_for_the_judge() -> None:
         await asyncio.sleep(1)
 
     sim.simulate(main())
-    assert len(sim.complaints) == 1
-    assert "ZeroDivisionError" in sim.complaints[0]
+    assert len(sim.uncaught) == 1
+    assert "ZeroDivisionError" in sim.uncaught[0]
 
 
 def test_sets_of_tasks_are_walked_in_the_order_of_their_making() -> None:
