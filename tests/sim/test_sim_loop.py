@@ -119,7 +119,7 @@ def test_a_deadlock_is_reported() -> None:
     async def main() -> None:
         await asyncio.get_running_loop().create_future()
 
-    with pytest.raises(SimulationStuck, match="everybody waits and nothing will happen: \\['world'\\]"):
+    with pytest.raises(SimulationStuck, match="every task waits, and no timer is set: \\['world'\\]"):
         sim.simulate(main())
 
 
