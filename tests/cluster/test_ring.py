@@ -1,4 +1,4 @@
-"""S3.7–S3.9: the same answer everywhere, within the load bound, moving little."""
+"""The same answer everywhere, within the load bound, moving little."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ class TestValues:
         assert found.data_dir == HERE / "streamhouse-data"
         assert found.agent.heartbeat_interval_ms == 20_000
         assert found.agent.liveness_timeout_ms == 60_000
-        assert (found.lease.ttl_ms, found.lease.renew_interval_ms) == (30_000, 10_000)  # S3.11
+        assert (found.lease.ttl_ms, found.lease.renew_interval_ms) == (30_000, 10_000)
         assert found.assigner.interval_ms == 30_000
         assert found.segment.max_bytes == 2**20
         assert found.embedded_agent is True

@@ -47,7 +47,7 @@ NO_WISH: Final = Wish(leader_of={})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class LeasePlan:
     acquire: list[LeaseKey] = field(default_factory=list)
     hand_over: dict[LeaseKey, str] = field(default_factory=dict)
     """The agent that each key is handed over to."""
@@ -105,9 +105,9 @@ def plan(
     incarnation: UUID,
     held: Container[LeaseKey],
     busy: Container[LeaseKey],
-) -> Plan:
+) -> LeasePlan:
     """``held`` keys are served here. A task runs for each of the ``busy`` keys; they are skipped this time."""
-    made = Plan()
+    made = LeasePlan()
     for key, leader in wish.leader_of.items():
         if key in busy:
             continue
@@ -127,9 +127,9 @@ def plan(
     return made
 
 
-def plan_single_node(topics: Sequence[Topic], *, held: Container[LeaseKey], busy: Container[LeaseKey]) -> Plan:
+def plan_single_node(topics: Sequence[Topic], *, held: Container[LeaseKey], busy: Container[LeaseKey]) -> LeasePlan:
     """Acquire everything, whatever the store says: the lock on the directory decides who leads (R2)."""
-    return Plan(acquire=[key for key in all_keys(topics) if key not in held and key not in busy])
+    return LeasePlan(acquire=[key for key in all_keys(topics) if key not in held and key not in busy])
 
 
 def all_keys(topics: Iterable[Topic]) -> list[LeaseKey]:

@@ -11,7 +11,7 @@ from typing import Final
 from streamhouse.cluster.assigner import (
     NO_WISH,
     Assigner,
-    Plan,
+    LeasePlan,
     Wish,
     all_keys,
     is_draining,
@@ -130,7 +130,7 @@ class Reconciler:
     async def tick(self) -> None:
         await self.follow(await self.look())
 
-    async def look(self) -> Plan:
+    async def look(self) -> LeasePlan:
         """Read everything and plan. Its cost grows with the number of all partitions."""
         known = list(self._holdings.table)  # before the calls: their answers say nothing about what is held later
         if self._mode is Mode.SINGLE_NODE:
@@ -154,7 +154,7 @@ class Reconciler:
         self._stats.ticks += 1
         return made
 
-    async def follow(self, made: Plan) -> None:
+    async def follow(self, made: LeasePlan) -> None:
         for key in made.release:
             leadership = self._holdings.table.get(key)
             if leadership is not None and leadership.stage is Stage.SERVING:

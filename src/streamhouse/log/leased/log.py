@@ -27,7 +27,7 @@ from streamhouse.log.leased.options import LeasedOptions, LeasedStats
 from streamhouse.log.leased.partition import Chunk, PartitionLog, Phase
 from streamhouse.log.leased.pending import lsns_of
 from streamhouse.log.leased.producers import ProducerLoader
-from streamhouse.log.leased.protocols import LeaseGuard, WriteAheadLog
+from streamhouse.log.leased.protocols import WriteAheadLog, WriteGuard
 from streamhouse.log.leased.recovery import HeldFrame
 from streamhouse.log.leased.replay import Replay
 from streamhouse.log.leased.resubmission import Resubmission
@@ -188,7 +188,7 @@ class LeasedLog:
         found = self._partitions.get(key)
         return found if found is not None and found.phase in _SERVED else None
 
-    async def open_partition(self, lease: Lease, topic: Topic, *, guard: LeaseGuard) -> None:
+    async def open_partition(self, lease: Lease, topic: Topic, *, guard: WriteGuard) -> None:
         """Take over a partition: producers, epochs and held frames first, then serve (R3, R4, R9).
 
         Raises NotLeader if the leadership has ended meanwhile, or if this epoch was led here before.

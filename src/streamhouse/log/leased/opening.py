@@ -15,7 +15,7 @@ from streamhouse.core.ids import PartitionKey
 from streamhouse.log.leased.held import HeldFrames
 from streamhouse.log.leased.partition import PartitionLog
 from streamhouse.log.leased.producers import ProducerLoader
-from streamhouse.log.leased.protocols import LeaseGuard
+from streamhouse.log.leased.protocols import WriteGuard
 from streamhouse.log.leased.recovery import SortedFrames
 from streamhouse.metadata.contract import Lease, Topic
 
@@ -45,7 +45,7 @@ class Openings:
             raise NotLeader(str(lease.key), current_leader=None, hint=hint)
         return lease.key
 
-    async def prepare(self, lease: Lease, topic: Topic, guard: LeaseGuard) -> tuple[PartitionLog, SortedFrames]:
+    async def prepare(self, lease: Lease, topic: Topic, guard: WriteGuard) -> tuple[PartitionLog, SortedFrames]:
         """Returns the partition, and what to do with the frames of earlier leaderships. Its epoch counts as led now."""
         key = self.check_epoch(lease)
         partition = PartitionLog(

@@ -24,7 +24,7 @@ from streamhouse.core.ids import PartitionKey
 from streamhouse.core.topic_config import TopicConfig
 from streamhouse.log.leased.idempotence import Idempotence
 from streamhouse.log.leased.pending import PendingBatch, Waiters, fail
-from streamhouse.log.leased.protocols import LeaseGuard
+from streamhouse.log.leased.protocols import WriteGuard
 from streamhouse.wire.batch import NO_PRODUCER_ID
 
 
@@ -67,7 +67,7 @@ class PartitionLog:
         config: TopicConfig,
         epoch: int,
         high_watermark: int,
-        guard: LeaseGuard,
+        guard: WriteGuard,
         visible_when_synced: bool,
     ) -> None:
         self.key = key

@@ -10,7 +10,7 @@ from streamhouse.core.errors import WalFailed
 from streamhouse.core.ids import TopicId
 
 
-class LeaseGuard(Protocol):
+class WriteGuard(Protocol):
     def valid(self) -> bool:
         """Whether the lease is certainly still held, by the local deadline (R20)."""
         ...

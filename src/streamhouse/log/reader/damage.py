@@ -24,6 +24,7 @@ from streamhouse.core.clock import Clock
 from streamhouse.core.errors import DamagedObject, StreamHouseError
 from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.core.limits import MAX_KNOWN_DAMAGE
+from streamhouse.core.rate_limited_log import RateLimitedLog
 from streamhouse.log.reader.objects import ObjectReader
 from streamhouse.log.reader.options import ReaderStats
 from streamhouse.metadata.contract import MetadataStore, ScanRange
@@ -37,8 +38,6 @@ _CHECK_EVERY_S: Final = 5.0
 _LEAST_PAUSE_S: Final = 1.0
 """Between two rounds of checks, however many reads succeed."""
 _CHECKS_PER_ROUND: Final = 20
-_LINES: Final = 20
-_WINDOW_MS: Final = 10_000
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +81,7 @@ class Damages:
         self._by_object: dict[str, set[_Place]] = {}
         self._check_now = asyncio.Event()
         self._checker: asyncio.Task[None] | None = None
-        self._lines = _Lines(clock)
+        self._lines = RateLimitedLog(_log, lambda: clock.boot_ms() / 1000)
 
     def __len__(self) -> int:
         return len(self._known)
@@ -121,7 +120,7 @@ class Damages:
         self._known[place] = _Known(error, self._clock.boot_ms())
         self._by_object.setdefault(place.object_key, set()).add(place)
         self._stats.damaged_ranges += 1
-        self._lines.tell(logging.ERROR, "records cannot be read: %s", error, error)
+        self._lines.log(logging.ERROR, "records cannot be read: %s", error, extra=_details(error))
         self._tell_health()
         if self._checker is None:
             self._checker = asyncio.create_task(self._check_until_well(), name="reader-damage")
@@ -132,7 +131,7 @@ class Damages:
         now_ms = self._clock.boot_ms()
         if now_ms - known.told_ms >= _REMIND_MS:
             text = "records still cannot be read (%d reads failed since the last line): %s"
-            self._lines.tell(logging.ERROR, text, error, known.reads, error)
+            self._lines.log(logging.ERROR, text, known.reads, error, extra=_details(error))
             known.told_ms, known.reads = now_ms, 0
 
     def _drop(self, place: _Place) -> _Known:
@@ -148,15 +147,15 @@ class Damages:
         known = self._drop(place)
         for_s = (self._clock.boot_ms() - known.since_ms) / 1000
         error = known.error
-        self._lines.tell(
+        self._lines.log(
             logging.WARNING,
             f"%s, offsets %d to %d: %s {what} after %.1f s",
-            error,
             error.where,
             error.base_offset,
             error.end_offset,
             error.object_key,
             for_s,
+            extra=_details(error),
         )
         self._tell_health()
 
@@ -212,35 +211,13 @@ class Damages:
         self._is_over(place, "can be read again")
 
 
-class _Lines:
-    """At most _LINES lines in a window: a bucket that lost many objects must not fill the disk."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._since_ms = 0
-        self._told = 0
-        self._left_out = 0
-
-    def tell(self, level: int, text: str, error: DamagedObject, *words: object) -> None:
-        now_ms = self._clock.boot_ms()
-        if not self._told or now_ms - self._since_ms >= _WINDOW_MS:
-            if self._left_out:
-                _log.error("%d more lines about damaged objects were left out", self._left_out)
-            self._since_ms, self._told, self._left_out = now_ms, 0, 0
-        if self._told >= _LINES:
-            self._left_out += 1
-            return
-        self._told += 1
-        _log.log(
-            level,
-            text,
-            *words,
-            extra={
-                "partition": error.where,
-                "object_key": error.object_key,
-                "byte_offset": error.byte_offset,
-                "byte_length": error.byte_length,
-                "base_offset": error.base_offset,
-                "end_offset": error.end_offset,
-            },
-        )
+def _details(error: DamagedObject) -> dict[str, object]:
+    """The fields of a log line in JSON."""
+    return {
+        "partition": error.where,
+        "object_key": error.object_key,
+        "byte_offset": error.byte_offset,
+        "byte_length": error.byte_length,
+        "base_offset": error.base_offset,
+        "end_offset": error.end_offset,
+    }

@@ -20,7 +20,7 @@ from streamhouse.core.errors import CorruptFrame, DurabilityMismatch, Unsupporte
 from streamhouse.core.limits import MAX_WAL_ID_FILE_BYTES
 from streamhouse.core.randomness import Randomness
 from streamhouse.log.wal.disk import Disk, Listed
-from streamhouse.log.wal.names import CLUSTER_FILE, ID_FILE, UNCONFIRMED_ID_FILE, Directory, unfinished_name
+from streamhouse.log.wal.names import CLUSTER_FILE, ID_FILE, UNCONFIRMED_ID_FILE, WalDirectory, unfinished_name
 
 _TITLE: Final = "streamhouse wal "
 _VERSION: Final = "1"
@@ -32,7 +32,7 @@ class Identity:
     confirmed: bool
 
 
-def load_or_make_identity(disk: Disk, directory: Directory, randomness: Randomness) -> Identity:
+def load_or_make_identity(disk: Disk, directory: WalDirectory, randomness: Randomness) -> Identity:
     """Raises CorruptFrame where the id and the files do not belong together."""
     has_files = bool(directory.log_files or directory.spares)
     if directory.id_file is not None:

@@ -41,7 +41,7 @@ def unfinished_name(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Directory:
+class WalDirectory:
     """The files of a directory by kind."""
 
     log_files: dict[int, Listed]
@@ -57,7 +57,7 @@ class Directory:
         return not (self.log_files or self.spares or self.id_file or self.unconfirmed_id_file)
 
 
-def sort_listing(listing: Iterable[Listed], place: str) -> Directory:
+def sort_listing(listing: Iterable[Listed], place: str) -> WalDirectory:
     """Raises CorruptFrame for a name that looks like a log file and is not one. Other names are ignored."""
     by_suffix: dict[str, dict[int, Listed]] = {"wal": {}, "spare": {}}
     unfinished: list[str] = []
@@ -75,7 +75,7 @@ def sort_listing(listing: Iterable[Listed], place: str) -> Directory:
                 f"{place} holds {listed.name}, which is no name of a WAL file",
                 hint="move it out of the directory if it does not belong there",
             )
-    return Directory(
+    return WalDirectory(
         log_files=by_suffix["wal"],
         spares=by_suffix["spare"],
         unfinished=tuple(unfinished),

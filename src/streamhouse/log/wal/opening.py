@@ -21,7 +21,7 @@ from streamhouse.log.wal.disk import Disk
 from streamhouse.log.wal.files import NoRoomError, WalFiles
 from streamhouse.log.wal.identity import bind_to_cluster, confirm_identity, load_or_make_identity
 from streamhouse.log.wal.local_disk import LocalDisk
-from streamhouse.log.wal.names import Directory, log_name, sort_listing
+from streamhouse.log.wal.names import WalDirectory, log_name, sort_listing
 from streamhouse.log.wal.native_pump import NativePump, has_lanes
 from streamhouse.log.wal.options import WalOptions
 from streamhouse.log.wal.pump import Pump
@@ -134,7 +134,7 @@ def _open(
     return _Opened(wal_id=identity.wal_id, state=state, files=files, recovered=_recovered(identity.wal_id, log))
 
 
-def _clean_up(disk: Disk, directory: Directory, options: WalOptions) -> list[int]:
+def _clean_up(disk: Disk, directory: WalDirectory, options: WalOptions) -> list[int]:
     """Returns the spares that can be used. Those of another wal.file_bytes are removed."""
     for name in directory.unfinished:
         disk.remove(name)
@@ -147,7 +147,7 @@ def _clean_up(disk: Disk, directory: Directory, options: WalOptions) -> list[int
     return usable
 
 
-def _state(log: RecoveredLog, spares: list[int], directory: Directory, options: WalOptions) -> WalState:
+def _state(log: RecoveredLog, spares: list[int], directory: WalDirectory, options: WalOptions) -> WalState:
     state = WalState(
         options,
         next_lsn=log.next_lsn or FIRST_LSN,
