@@ -47,7 +47,7 @@ test-spark: setup-services ## Spark under fire: driver, executor, leader and con
 	@SPARK_KILLS=$${SPARK_KILLS:-10} $(VENV)/python -m pytest tests/spark $(ARGS)
 
 sim: setup ## SEEDS=n seeds of the simulator: virtual time, every fault (ARGS="--seed 7 --trace" replays one)
-	@$(VENV)/python -m streamhouse.testing.sim --seeds $(SEEDS) $(ARGS)
+	@$(VENV)/python -m simulator --seeds $(SEEDS) $(ARGS)
 
 chaos: setup-services ## MINUTES=n of kills, pauses and outages under real Kafka clients, and a verdict (ARGS="--seed 7")
 	@$(VENV)/streamhouse chaos --minutes $(MINUTES) $(ARGS)

@@ -99,7 +99,7 @@ async def measure_agent(path: Path, partitions: int) -> None:
         )
         for name, call, interval_ms in (
             ("one renewal of all", agent.member._holdings.renew, TIMINGS.renew_interval_ms),
-            ("one tick with nothing to do", agent.member._steering.tick, TIMINGS.assign_interval_ms),
+            ("one tick with nothing to do", agent.member._reconciler.tick, TIMINGS.assign_interval_ms),
         ):
             samples = []
             for _ in range(5):

@@ -24,8 +24,8 @@ from streamhouse.formats.segment_v1_writer import write_segment
 from streamhouse.formats.shared_blob_v1_writer import BlobWriter
 from streamhouse.log.offload import ThreadOffload
 from streamhouse.log.reader.cursor import ReadRequest
-from streamhouse.log.reader.leading import BufferedBatch, LedPartition
 from streamhouse.log.reader.options import ReaderOptions
+from streamhouse.log.reader.protocols import BufferedBatch, LedPartition
 from streamhouse.log.reader.reader import LogReader
 from streamhouse.log.tail import TailCache
 from streamhouse.metadata.contract import (

@@ -13,7 +13,7 @@ from streamhouse.wire import _columns_py, columns
 from streamhouse.wire._column_kernel import IS_COMPILED
 from streamhouse.wire.batch import iter_batches, patch, validate
 from streamhouse.wire.codecs import Codec
-from streamhouse.wire.columns import COLUMNS, Run, decode_columns, iter_columns
+from streamhouse.wire.columns import COLUMNS, StoredBatches, decode_columns, iter_columns
 from streamhouse.wire.columns_encode import encode_by_partition, encode_columns, murmur2_partitions
 
 ROWS = 500_000
@@ -68,7 +68,7 @@ def bench_columns(value_bytes: int) -> None:
     for codec in (Codec.NONE, Codec.LZ4, Codec.ZSTD, Codec.SNAPPY, Codec.GZIP):
         kind = f"{value_bytes:>3} B values, {codec.name.lower()}"
         batches = encode_columns(*source, codec=codec)
-        run = [Run(partition=0, data=b"".join(batches), base_offset=0)]
+        run = [StoredBatches(partition=0, data=b"".join(batches), base_offset=0)]
         encoded = rate(lambda codec=codec: encode_columns(*source, codec=codec), ROWS)  # type: ignore[misc]
         decoded = rate(lambda run=run: decode_columns(run, columns=FOUR_COLUMNS), ROWS)  # type: ignore[misc]
         target = {Codec.NONE: "≥ 20 M/s", Codec.LZ4: "≥ 10 M/s"}.get(codec, "")
@@ -80,7 +80,7 @@ def bench_columns(value_bytes: int) -> None:
 
 def bench_peers(source: tuple[pa.Array, pa.Array, pa.Array]) -> None:
     batches = encode_columns(*source)
-    run = [Run(partition=0, data=b"".join(batches), base_offset=0)]
+    run = [StoredBatches(partition=0, data=b"".join(batches), base_offset=0)]
     ours = rate(lambda: decode_columns(run, columns=FOUR_COLUMNS), ROWS)
     streamed = rate(
         lambda: sum(part.num_rows for part in iter_columns(run, columns=COLUMNS, timestamp_unit="us")), ROWS
@@ -96,7 +96,7 @@ def bench_peers(source: tuple[pa.Array, pa.Array, pa.Array]) -> None:
     )
     kernel = columns.kernel
     columns.kernel = _columns_py  # type: ignore[misc]
-    pure = rate(lambda: decode_columns([Run(partition=0, data=few[0])], columns=FOUR_COLUMNS), few_rows // 4)
+    pure = rate(lambda: decode_columns([StoredBatches(partition=0, data=few[0])], columns=FOUR_COLUMNS), few_rows // 4)
     columns.kernel = kernel  # type: ignore[misc]
     row("the pure twin", f"{pure:.2f} M records/s", ratio=f"ours is {ours / pure:.0f} ×")
 
@@ -104,7 +104,9 @@ def bench_peers(source: tuple[pa.Array, pa.Array, pa.Array]) -> None:
 def bench_small_batches() -> None:
     source = sample_columns(60)
     for count in (10, 100, 1000):
-        run = [Run(partition=0, data=b"".join(encode_columns(*source, records_per_batch=count)), base_offset=0)]
+        run = [
+            StoredBatches(partition=0, data=b"".join(encode_columns(*source, records_per_batch=count)), base_offset=0)
+        ]
         decoded = rate(lambda run=run: decode_columns(run, columns=FOUR_COLUMNS), ROWS)  # type: ignore[misc]
         row(f"batches of {count} records → columns", f"{decoded:.1f} M records/s")
 

@@ -214,9 +214,9 @@ what to do next. *Retry* means that the same call may succeed later.
 
 
 def error_classes() -> Iterator[type[errors.StreamHouseError]]:
-    for each in vars(errors).values():
-        if isinstance(each, type) and issubclass(each, errors.StreamHouseError):
-            yield each
+    """In the order of the drawing."""
+    for name in re.findall(r"^    [│├└─ ]*([A-Z]\w+)", errors.__doc__ or "", re.MULTILINE):
+        yield getattr(errors, name)
 
 
 def kafka_name(each: type[errors.StreamHouseError]) -> str:
@@ -224,7 +224,7 @@ def kafka_name(each: type[errors.StreamHouseError]) -> str:
     owner = next(base for base in each.__mro__ if "kafka_code" in vars(base))
     match = re.search(r"kafka_code\b.*= -?\d+  # ([A-Z_]+)", inspect.getsource(owner))
     if match is None:
-        raise SystemExit(f"core/errors.py: name the Kafka code of {owner.__name__} in a comment beside it")
+        raise SystemExit(f"core/errors: name the Kafka code of {owner.__name__} in a comment beside it")
     return match[1]
 
 

@@ -10,9 +10,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from streamhouse.testing.services import PostgresService, S3Service, start_postgres, start_s3
 from streamhouse.testing.services.ports import RANGE_VARIABLE, share_of_ports
+
+# An example may take long on a busy machine; Hypothesis's default of 200 ms would fail it.
+settings.register_profile("streamhouse", deadline=None)
+settings.load_profile("streamhouse")
 
 STARTED: list[str] = []
 _FOR_TESTS = frozenset({"STREAMHOUSE_OXIA", "STREAMHOUSE_PURE", RANGE_VARIABLE})

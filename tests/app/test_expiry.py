@@ -17,6 +17,7 @@ from streamhouse.app.agent import expiry_options
 from streamhouse.app.expiry import ExpiryOptions, RowExpiry
 from streamhouse.app.platform import StreamHouse
 from streamhouse.broker.broker_configs import describe_broker
+from streamhouse.core.backoff import Backoff
 from streamhouse.core.errors import ConfigError, MetadataUnavailable
 from streamhouse.core.limits import RESUBMIT_MAX_AGE_MS
 from streamhouse.core.randomness import SeededRandomness
@@ -55,8 +56,9 @@ def collector(rows: Rows, report: Any = background.unheard) -> RowExpiry:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_PAUSE_S", "_FIRST_LOOK_S", "_FIRST_RETRY_S"):
+    for name in ("_PAUSE_S", "_FIRST_LOOK_S"):
         monkeypatch.setattr(expiry, name, 0.0)
+    monkeypatch.setattr(expiry, "_RETRY", Backoff(first_ms=1, longest_ms=1))
     monkeypatch.setattr(background, "_PAUSE_S", 0.0)
     monkeypatch.setattr(expiry, "_ROWS_PER_BATCH", 10)
 

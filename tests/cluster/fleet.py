@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 
-from fleet_ground import FleetClock, Link, run_virtually
+from fleet_ground import Link
 
 from streamhouse.cluster.assigner import Assigner
 from streamhouse.cluster.contract import HealthState, Loss, Mode, Timings
@@ -31,6 +31,7 @@ from streamhouse.metadata.contract import (
     WriteMode,
 )
 from streamhouse.metadata.sqlite.store import SqliteMetadata
+from virtual_time import LoopClock, run_virtually
 
 FAST = Timings(
     heartbeat_interval_ms=2_000,
@@ -154,7 +155,7 @@ class FleetAgent:
 
 
 class Fleet:
-    def __init__(self, store: SqliteMetadata, clock: FleetClock) -> None:
+    def __init__(self, store: SqliteMetadata, clock: LoopClock) -> None:
         self.store = store
         self.clock = clock
         self.ids = SeededRandomness(7)
@@ -299,7 +300,7 @@ def fleet_story(story: Callable[[Fleet], Awaitable[None]], *, durability: Durabi
     """Run a story to its end, and check what every story must keep."""
 
     async def tell() -> None:
-        clock = FleetClock()
+        clock = LoopClock()
         store = SqliteMetadata(":memory:", clock=clock, randomness=SeededRandomness(99), threads=False)
         async with store:
             fleet = Fleet(store, clock)

@@ -1,11 +1,10 @@
-"""What a simulated fleet stands on: a loop and a clock of virtual time, and links to the store that can fail."""
+"""Links from the agents of a simulated fleet to the metadata store; a link can fail."""
 
 from __future__ import annotations
 
 import asyncio
-import selectors
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -14,48 +13,6 @@ from streamhouse.metadata.contract import Change
 from streamhouse.metadata.sqlite.store import SqliteMetadata
 
 T = TypeVar("T")
-
-
-class _InstantSelector(selectors.SelectSelector):
-    now_s = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = super().select(0)
-        if not ready:
-            if timeout is None:
-                raise RuntimeError("everybody waits for ever")
-            self.now_s += timeout
-        return ready
-
-
-class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        self._instant = _InstantSelector()
-        super().__init__(self._instant)
-
-    def time(self) -> float:
-        return self._instant.now_s
-
-
-def run_virtually(main: Coroutine[Any, Any, T]) -> T:
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        return runner.run(main)
-
-
-class FleetClock:
-    """The loop's time, for the store and every agent; ``pause`` lets time pass in which no task runs."""
-
-    def __init__(self) -> None:
-        self._paused_ms = 0
-
-    def pause(self, ms: int) -> None:
-        self._paused_ms += ms
-
-    def boot_ms(self) -> int:
-        return int(asyncio.get_running_loop().time() * 1000) + self._paused_ms
-
-    def wall_ms(self) -> int:
-        return 1_700_000_000_000 + self.boot_ms()
 
 
 class Link:

@@ -1,4 +1,4 @@
-"""From ring and real leases to a plan (S3.5, S3.10)."""
+"""From ring and real leases to a plan."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from streamhouse.cluster.assigner import (
     DRAINING,
     Assigner,
-    Plan,
+    LeasePlan,
     Wish,
     all_keys,
     members_of,
@@ -71,7 +71,7 @@ def make_plan(
     *leases: Lease,
     held: Iterable[LeaseKey] = (),
     busy: Iterable[LeaseKey] = (),
-) -> Plan:
+) -> LeasePlan:
     return plan(
         Wish(leader_of=leader_of),
         {lease.key: lease for lease in leases},
@@ -91,12 +91,12 @@ def test_s3_10_what_is_wanted_and_free_is_acquired() -> None:
         make_lease(K4, ME),
     )
     assert made.acquire == [K0, K1, K3, K4], "not what somebody else still holds: that is theirs to hand over"
-    assert made == Plan(acquire=made.acquire)
+    assert made == LeasePlan(acquire=made.acquire)
 
 
 def test_s3_10_what_is_held_and_not_wanted_is_handed_over_or_released() -> None:
     made = make_plan({K0: "b", K1: None, K2: ME}, make_lease(K0, ME), held=[K0, K1, K2])
-    assert made == Plan(hand_over={K0: "b"}, release=[K1])
+    assert made == LeasePlan(hand_over={K0: "b"}, release=[K1])
 
 
 def test_what_is_left_under_my_name_and_not_wanted_is_given_back() -> None:
@@ -107,12 +107,12 @@ def test_what_is_left_under_my_name_and_not_wanted_is_given_back() -> None:
         make_lease(K2, ME, run=EARLIER_RUN),
         make_lease(K3, ME, epoch=2),
     )
-    assert made == Plan(give_back=[HeldLease(key=K0, epoch=7), HeldLease(key=K3, epoch=2)])
+    assert made == LeasePlan(give_back=[HeldLease(key=K0, epoch=7), HeldLease(key=K3, epoch=2)])
 
 
 def test_what_is_under_way_is_left_alone() -> None:
     made = make_plan({K0: ME, K1: "b", K2: "b"}, make_lease(K2, ME), held=[K1], busy=[K0, K1, K2])
-    assert made == Plan()
+    assert made == LeasePlan()
 
 
 def test_a_plan_that_was_followed_leaves_nothing_to_do() -> None:
@@ -120,7 +120,7 @@ def test_a_plan_that_was_followed_leaves_nothing_to_do() -> None:
     wish = Assigner().wish({("default", ME), ("default", "b")}, topics)
     made = plan(wish, {}, agent_id=ME, incarnation=MY_RUN, held=set(), busy=set())
     leases = {key: make_lease(key, ME) for key in made.acquire}
-    assert plan(wish, leases, agent_id=ME, incarnation=MY_RUN, held=set(made.acquire), busy=set()) == Plan()
+    assert plan(wish, leases, agent_id=ME, incarnation=MY_RUN, held=set(made.acquire), busy=set()) == LeasePlan()
 
 
 @given(
@@ -178,7 +178,7 @@ def test_single_node_takes_everything_that_it_does_not_hold() -> None:
     topics = [make_topic("orders", 3), make_topic("free", 3, leaderless=True)]
     keys = topics[0].partition_keys()
     made = plan_single_node(topics, held={keys[0]}, busy={keys[1], SlotKey(0)})
-    assert made == Plan(acquire=[*(SlotKey(slot) for slot in range(1, 50)), keys[2]])
+    assert made == LeasePlan(acquire=[*(SlotKey(slot) for slot in range(1, 50)), keys[2]])
 
 
 def test_s3_16_the_next_possible_death_is_known_in_advance() -> None:

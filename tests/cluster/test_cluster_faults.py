@@ -1,4 +1,4 @@
-"""Stories of things going wrong: pauses, rivals, lost replies, outages (S1.13–S1.15, R1, R2, R20)."""
+"""Stories of things going wrong: pauses, rivals, lost replies, outages (R1, R2, R20)."""
 
 from __future__ import annotations
 
@@ -283,7 +283,7 @@ def test_s1_13_a_second_process_under_the_same_agent_id_ends_the_first() -> None
 
 
 def test_r1_somebody_who_took_the_lease_ends_the_leadership_here() -> None:
-    """By hand, as an operator may (S1.22): the next tick or renewal finds out."""
+    """By hand, as an operator may: the next tick or renewal finds out."""
 
     async def story(fleet: Fleet) -> None:
         topic = await fleet.topic(partitions=2)

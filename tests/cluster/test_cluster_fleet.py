@@ -1,4 +1,4 @@
-"""Stories of a fleet: joining, dying, leaving (S1.18, S1.20, S3.10, S3.16, S3.17, S3.19)."""
+"""Stories of a fleet: joining, dying, leaving."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stories of transfers that do not go smoothly (S3.19, R20)."""
+"""Stories of transfers that do not go smoothly (R20)."""
 
 from __future__ import annotations
 

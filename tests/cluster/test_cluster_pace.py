@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from fleet import SINGLE, Fleet, FleetAgent, fleet_story
 
 from streamhouse.cluster.contract import Mode
+from streamhouse.cluster.pace import TimeBudget
 from streamhouse.metadata.contract import Durability, Topic
 
 
@@ -68,3 +70,41 @@ def test_looking_takes_a_tenth_of_the_time_however_much_changes() -> None:
         assert 60 <= looks <= 75, "a burst of ten, then one each second"
 
     fleet_story(story, durability=Durability.WAL)
+
+
+def time_budget(*, longest_s: float = 30.0) -> TimeBudget:
+    return TimeBudget(share=0.1, burst_s=1.0, longest_s=longest_s)
+
+
+def test_a_burst_is_free_until_the_budget_is_empty() -> None:
+    budget = time_budget()
+    for _ in range(10):
+        assert budget.wait_s(now_s=5.0) == 0
+        budget.spent(0.1, now_s=5.0)
+    assert budget.wait_s(now_s=5.0) == pytest.approx(0.0, abs=1e-9)
+    budget.spent(0.1, now_s=5.0)
+    assert budget.wait_s(now_s=5.0) == pytest.approx(1.0)
+
+
+def test_in_the_long_run_it_is_a_share_of_the_time() -> None:
+    budget, now_s, spent_s = time_budget(), 0.0, 0.0
+    while now_s < 1000:
+        now_s += budget.wait_s(now_s=now_s) + 0.1
+        budget.spent(0.1, now_s=now_s)
+        spent_s += 0.1
+    assert 90 < spent_s < 103
+
+
+def test_what_is_not_used_is_not_saved_beyond_the_burst() -> None:
+    budget = time_budget()
+    budget.spent(0.0, now_s=0.0)
+    budget.spent(1.5, now_s=10_000.0)
+    assert budget.wait_s(now_s=10_000.0) == pytest.approx(5.0)
+    assert budget.wait_s(now_s=10_003.0) == pytest.approx(2.0)
+
+
+def test_no_wait_is_longer_than_the_longest() -> None:
+    budget = time_budget(longest_s=2.0)
+    budget.spent(500.0, now_s=0.0)
+    assert budget.wait_s(now_s=0.0) == pytest.approx(2.0)
+    assert budget.wait_s(now_s=2.0) == pytest.approx(0.0, abs=1e-9)

@@ -1,4 +1,4 @@
-"""The lease machine by itself, and against a store with its own clock, latency and lost replies (S1.14, R20)."""
+"""The lease machine by itself, and against a store with its own clock, latency and lost replies (R20)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""S3.7–S3.9: the same answer everywhere, within the load bound, moving little."""
+"""The same answer everywhere, within the load bound, moving little."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamhouse.cluster.ring import TopicPartition, assign, diff, fnv1a_murmur64, load_bound
+from streamhouse.cluster.ring import TopicPartition, assign, fnv1a_murmur64, load_bound
 
 names = st.text(st.characters(codec="utf-8", exclude_characters="/"), min_size=1, max_size=12)
 agent_sets = st.sets(names, min_size=1, max_size=12)
@@ -216,10 +216,3 @@ def test_no_agents_or_no_partitions_assign_nothing() -> None:
     assert assign([], make_partitions(3)) == {}
     assert assign(["agent-1"], []) == {}
     assert set(assign(["agent-1"], make_partitions(7)).values()) == {"agent-1"}
-
-
-def test_diff_names_what_to_acquire_and_release() -> None:
-    owned = [("orders", 2), ("orders", 0), ("events", 1)]
-    wanted = [("orders", 1), ("orders", 0), ("metrics", 3)]
-    assert diff(owned, wanted) == ([("metrics", 3), ("orders", 1)], [("events", 1), ("orders", 2)])
-    assert diff(owned, owned) == ([], [])

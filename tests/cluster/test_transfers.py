@@ -1,4 +1,4 @@
-"""What each side of a transfer decides (S3.19, R20), and when to try again."""
+"""What each side of a transfer decides (R20)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from uuid import UUID
 import pytest
 
 from streamhouse.cluster.assigner import Wish
-from streamhouse.cluster.patience import Patience
 from streamhouse.cluster.transfers import Accepted, Completion, Offer, judge_completion, judge_offer, refusal
 from streamhouse.core.errors import (
     MetadataError,
@@ -77,7 +76,7 @@ def test_r20_only_the_store_says_whether_a_completion_happened(error: Exception 
         ("b", [], [], True, "b is stopping"),
         ("b", [], [KEY], False, "b leads slot 4 already"),
         ("c", [], [], False, "c should lead slot 4"),
-        (None, [], [], False, "nobody should lead slot 4"),
+        (None, [], [], False, "no agent should lead slot 4"),
         ("c", ["a"], [], False, None),
         ("c", ["a"], [], True, "b is stopping"),
     ],
@@ -107,27 +106,3 @@ def test_an_accepted_transfer_has_ended_when_it_is_not_open_any_more() -> None:
     assert KEY not in accepted
     assert accepted.keys() == (SlotKey(5),)
     assert len(accepted) == 1
-
-
-def test_patience_doubles_up_to_its_limit_and_is_forgotten_after_success() -> None:
-    patience: Patience[str] = Patience(first_ms=100, longest_ms=350)
-    assert patience.may_try("x", now_ms=0)
-    pauses = []
-    now_ms = 0
-    for _ in range(4):
-        patience.failed("x", now_ms=now_ms)
-        until_ms = patience.next_ms(now_ms=now_ms)
-        assert until_ms is not None
-        assert not patience.may_try("x", now_ms=until_ms - 1)
-        assert patience.waiting(now_ms=until_ms - 1) == ["x"]
-        assert patience.may_try("x", now_ms=until_ms)
-        assert patience.waiting(now_ms=until_ms) == []
-        pauses.append(until_ms - now_ms)
-        now_ms = until_ms
-    assert pauses == [100, 200, 350, 350]
-    patience.worked("x")
-    assert len(patience) == 0
-    patience.failed("x", now_ms=now_ms)
-    assert patience.next_ms(now_ms=now_ms) == now_ms + 100
-    patience.forget_except([])
-    assert patience.next_ms(now_ms=now_ms) is None

@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamhouse.core.errors import InvalidSetting
-from streamhouse.core.settings import SCHEMA, Durability, LogLevel, Origin, OriginKind, Profile, Settings, resolve
+from streamhouse.core.settings import (
+    SCHEMA,
+    DurabilitySetting,
+    LogLevel,
+    Origin,
+    OriginKind,
+    Profile,
+    Settings,
+    resolve,
+)
 from streamhouse.core.settings.rules import RULES
 from streamhouse.core.settings.schema import collect, duration, size
 from streamhouse.core.settings.sources import ConfigFile
@@ -112,11 +121,11 @@ class TestValues:
         assert found.data_dir == HERE / "streamhouse-data"
         assert found.agent.heartbeat_interval_ms == 20_000
         assert found.agent.liveness_timeout_ms == 60_000
-        assert (found.lease.ttl_ms, found.lease.renew_interval_ms) == (30_000, 10_000)  # S3.11
+        assert (found.lease.ttl_ms, found.lease.renew_interval_ms) == (30_000, 10_000)
         assert found.assigner.interval_ms == 30_000
         assert found.segment.max_bytes == 2**20
         assert found.embedded_agent is True
-        assert found.durability is Durability.AUTO
+        assert found.durability is DurabilitySetting.AUTO
         assert found.log.level is LogLevel.INFO
 
     def test_a_toml_file_may_use_its_own_scalars(self) -> None:
@@ -165,7 +174,7 @@ class TestProfile:
 class TestSingleNode:
     def test_everything_in_data_dir_is_durable_by_its_wal_and_flushes_every_second(self) -> None:
         found = resolve().require()
-        assert found.settings.effective_durability is Durability.WAL
+        assert found.settings.effective_durability is DurabilitySetting.WAL
         assert found.settings.segment.max_age_ms == 1_000
         assert str(found.origins["segment.max_age"]) == "default, single node"
 
@@ -181,7 +190,7 @@ class TestSingleNode:
     )
     def test_anything_elsewhere_means_object_durability(self, flags: dict[str, object]) -> None:
         found = resolve(flags=flags, base_dir=HERE).require().settings
-        assert found.effective_durability is Durability.OBJECT
+        assert found.effective_durability is DurabilitySetting.OBJECT
         assert found.segment.max_age_ms == 60_000
 
     def test_durability_wal_is_refused_where_it_would_be_a_lie(self) -> None:
@@ -190,7 +199,7 @@ class TestSingleNode:
         assert "store.url is s3://bucket (flag --store-url)" in problem.message
 
     def test_durability_wal_is_accepted_where_it_is_true(self) -> None:
-        assert settings(durability="wal").effective_durability is Durability.WAL
+        assert settings(durability="wal").effective_durability is DurabilitySetting.WAL
 
 
 BROKEN: dict[str, dict[str, object]] = {

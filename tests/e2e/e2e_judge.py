@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from e2e_clients import PADDING, Ledger, Write
 
+from simulator.rawbytes import batches_in, batches_in_segment
 from streamhouse.core.ids import PartitionKey
 from streamhouse.metadata.contract import SEGMENT_V1, Entry, EpochStart, MetadataStore, ScanRange
 from streamhouse.objectstore.contract import ObjectStore
-from streamhouse.testing.sim.rawbytes import batches_in, batches_in_segment
 
 _PAGE = 1000
 

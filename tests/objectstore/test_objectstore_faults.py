@@ -9,7 +9,6 @@ import pytest
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from virtual_time import LoopClock, run_virtually
 
 from streamhouse.core.errors import ObjectExists, StoreUnavailable, StreamHouseError
 from streamhouse.core.limits import KIB
@@ -18,6 +17,7 @@ from streamhouse.objectstore.faults import Fault, FaultTimes, FaultyStore, Scrip
 from streamhouse.objectstore.memory import MemoryStore
 from streamhouse.objectstore.objects import Operation
 from streamhouse.objectstore.retries import RetryingStore, RetryPolicy
+from virtual_time import LoopClock, run_virtually
 
 BODY = bytes(range(256)) * 16
 EFFECTLESS = [Fault.UNAVAILABLE, Fault.SERVER_ERROR, Fault.TIMEOUT_BEFORE]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from virtual_time import LoopClock, run_virtually
 
 from streamhouse.core.clock import ManualClock
 from streamhouse.core.errors import ObjectExists, ObjectNotFound, StoreUnavailable
@@ -25,6 +24,7 @@ from streamhouse.objectstore.metering import (
 )
 from streamhouse.objectstore.objects import Operation
 from streamhouse.objectstore.retries import RetryingStore
+from virtual_time import LoopClock, run_virtually
 
 
 def metered() -> MeteredStore:

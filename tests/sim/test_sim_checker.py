@@ -8,10 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from streamhouse.core.ids import PartitionKey, TopicId
-from streamhouse.formats.segment_v1_writer import write_segment
-from streamhouse.testing.sim.checker import Kind, check
-from streamhouse.testing.sim.history import (
+from simulator.checker import Kind, check
+from simulator.history import (
     Committed,
     DiskLost,
     GivenUp,
@@ -26,6 +24,8 @@ from streamhouse.testing.sim.history import (
     Undone,
     Write,
 )
+from streamhouse.core.ids import PartitionKey, TopicId
+from streamhouse.formats.segment_v1_writer import write_segment
 from streamhouse.wire.batch import patch, read_header
 from streamhouse.wire.records import Record, build_batch
 

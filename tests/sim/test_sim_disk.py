@@ -6,10 +6,10 @@ import errno
 
 import pytest
 
+from simulator.dice import Dice
+from simulator.disk import SimDisk
+from simulator.ledger import Ledger
 from streamhouse.core.errors import WalInUse
-from streamhouse.testing.sim.dice import Dice
-from streamhouse.testing.sim.disk import SimDisk
-from streamhouse.testing.sim.ledger import Ledger
 
 
 def disk(seed: int = 1) -> SimDisk:

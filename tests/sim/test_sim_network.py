@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from simulator.dice import Dice
+from simulator.loop import SimLoop
+from simulator.network import Link, Weather
 from streamhouse.core.errors import MetadataUnavailable, TopicNotFound
-from streamhouse.testing.sim.dice import Dice
-from streamhouse.testing.sim.loop import SimLoop
-from streamhouse.testing.sim.network import Link, Weather
 
 
 class Far:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from streamhouse.testing.sim.__main__ import main
-from streamhouse.testing.sim.mutant import Mutant
-from streamhouse.testing.sim.mutants import MOST_SEEDS, MUTANTS
-from streamhouse.testing.sim.run import run_seed
-from streamhouse.testing.sim.scenario import Errand, Mischief, draw_scenario
+from simulator.__main__ import main
+from simulator.mutant import Mutant
+from simulator.mutants import MOST_SEEDS, MUTANTS
+from simulator.run import run_seed
+from simulator.scenario import Errand, Mischief, draw_scenario
 
 pytestmark = pytest.mark.timeout(1800)  # a hunt takes minutes on a machine that is busy with other things
 SEEDS = 300
@@ -22,7 +22,7 @@ def test_the_real_code_passes_every_seed(first: int) -> None:
     for seed in range(first, first + CHUNK):
         outcome = run_seed(seed)
         found = "\n".join(map(str, outcome.anomalies))
-        assert outcome.passed, f"replay: python -m streamhouse.testing.sim --seed {seed} --trace\n{found}"
+        assert outcome.passed, f"replay: python -m simulator --seed {seed} --trace\n{found}"
 
 
 def test_the_seeds_meet_what_they_are_for() -> None:

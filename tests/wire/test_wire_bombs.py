@@ -18,12 +18,12 @@ from streamhouse.core.errors import InflatedTooLarge
 from streamhouse.wire.batch import HEADER_BYTES
 from streamhouse.wire.codecs import compress, inflate
 from streamhouse.wire.records import Record, build_batch, decode_records
-from streamhouse.wire.columns import Run, decode_columns
+from streamhouse.wire.columns import StoredBatches, decode_columns
 
 codec, inflated_mib, room_mib = map(int, sys.argv[1:])
 one = build_batch([Record(value=bytes(2**20))], codec=codec)
 inflate(codec, one[HEADER_BYTES:])
-decode_columns([Run(partition=0, data=one)])
+decode_columns([StoredBatches(partition=0, data=one)])
 bomb = build_batch([Record(value=bytes(2**20 * inflated_mib))], codec=codec)
 
 with open("/proc/self/statm") as statm:
@@ -32,7 +32,7 @@ resource.setrlimit(resource.RLIMIT_AS, (now_bytes + room_mib * 2**20, resource.R
 for attack in (
     lambda: inflate(codec, bomb[HEADER_BYTES:], max_bytes=2**20),
     lambda: decode_records(bomb, max_inflated_bytes=2**20),
-    lambda: decode_columns([Run(partition=0, data=bomb)], max_inflated_bytes=2**20),
+    lambda: decode_columns([StoredBatches(partition=0, data=bomb)], max_inflated_bytes=2**20),
 ):
     try:
         attack()

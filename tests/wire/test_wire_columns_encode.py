@@ -17,7 +17,7 @@ from streamhouse.wire import columns_encode
 from streamhouse.wire._column_buffers import BinaryColumn
 from streamhouse.wire.batch import read_header, validate
 from streamhouse.wire.codecs import Codec
-from streamhouse.wire.columns import COLUMNS, HEADERS_TYPE, Run, decode_columns
+from streamhouse.wire.columns import COLUMNS, HEADERS_TYPE, StoredBatches, decode_columns
 from streamhouse.wire.columns_encode import encode_by_partition, encode_columns, group_rows, murmur2_partitions
 from streamhouse.wire.murmur2 import partition_for_key
 from streamhouse.wire.records import Record, build_batch, decode_records
@@ -39,7 +39,7 @@ def columns_of(records: list[Record]) -> tuple[pa.Array, pa.Array, pa.Array, pa.
 def test_round_trip(records: list[Record], codec: Codec, per_batch: int) -> None:
     batches = encode_columns(*columns_of(records), codec=codec, records_per_batch=per_batch, first_offset=50)
     assert all(validate(batch).record_count <= per_batch for batch in batches)
-    got = decode_columns([Run(partition=0, data=b"".join(batches))], columns=COLUMNS)
+    got = decode_columns([StoredBatches(partition=0, data=b"".join(batches))], columns=COLUMNS)
     assert got.column("offset").to_pylist() == list(range(50, 50 + len(records)))
     for name, column in zip(("key", "value", "timestamp", "headers"), columns_of(records), strict=True):
         assert got.column(name).to_pylist() == column.to_pylist()

@@ -16,7 +16,7 @@ from streamhouse.core.errors import StreamHouseError
 from streamhouse.wire import columns, columns_encode
 from streamhouse.wire.batch import HEADER_BYTES
 from streamhouse.wire.codecs import Codec, compress
-from streamhouse.wire.columns import COLUMNS, HEADERS_TYPE, Run, decode_columns
+from streamhouse.wire.columns import COLUMNS, HEADERS_TYPE, StoredBatches, decode_columns
 from streamhouse.wire.columns_encode import encode_columns
 from streamhouse.wire.records import Record, build_batch
 
@@ -24,7 +24,7 @@ COMPILED, PURE = kernel_module("_columns"), kernel_module("_columns_py")
 MUTATIONS_PER_CODEC = 2_000
 
 
-def outcome(kernel: ModuleType, run: Run, **options: object) -> object:
+def outcome(kernel: ModuleType, run: StoredBatches, **options: object) -> object:
     """The columns, or the class and words of the refusal. Anything but an error of the tree fails the test."""
     before = columns.kernel
     columns.kernel = kernel  # type: ignore[misc]
@@ -38,7 +38,7 @@ def outcome(kernel: ModuleType, run: Run, **options: object) -> object:
         columns.kernel = before  # type: ignore[misc]
 
 
-def assert_twins_agree(run: Run, **options: object) -> bool:
+def assert_twins_agree(run: StoredBatches, **options: object) -> bool:
     compiled = outcome(COMPILED, run, **options)
     assert compiled == outcome(PURE, run, **options)
     return isinstance(compiled, pa.RecordBatch)
@@ -58,7 +58,9 @@ def test_ten_thousand_mutations_are_judged_alike(codec: Codec) -> None:
         head = head[:22] + bytes([head[22] & 0xF8 | codec]) + head[23:]
         damaged = with_crc(head + bytes(compress(codec, body)))
         wanted = rng.choice((COLUMNS, ("headers",), ("key", "offset"), ("value", "timestamp")))
-        run = Run(partition=round_ % 3, data=sample_batch(2) + damaged, base_offset=rng.choice((None, 0, 2**40)))
+        run = StoredBatches(
+            partition=round_ % 3, data=sample_batch(2) + damaged, base_offset=rng.choice((None, 0, 2**40))
+        )
         accepted += assert_twins_agree(run, columns=wanted, timestamp_unit=rng.choice(("ms", "us")))
     assert 0 < accepted < MUTATIONS_PER_CODEC
 
@@ -68,7 +70,7 @@ def test_ten_thousand_mutations_are_judged_alike(codec: Codec) -> None:
 def test_arbitrary_bodies_are_judged_alike(body: bytes, count: int, wanted: tuple[str, ...]) -> None:
     template = build_batch([Record()] * count, last_offset=count) if count == 0 else build_batch([Record()] * count)
     padded = body + bytes(max(0, 7 * count - len(body)))
-    assert_twins_agree(Run(partition=0, data=with_body(template, padded)), columns=wanted)
+    assert_twins_agree(StoredBatches(partition=0, data=with_body(template, padded)), columns=wanted)
 
 
 # Bytes that look like records more often than chance: small numbers, and the edges of varints.
@@ -83,13 +85,15 @@ def test_likely_records_are_judged_alike(inner: bytes, log_append: bool) -> None
     template = build_batch([Record()], timestamp_type=int(log_append))  # type: ignore[arg-type]
     body = bytes([2 * len(inner)]) + inner if len(inner) < 64 else inner
     padded = body + bytes(max(0, 7 - len(body)))
-    assert_twins_agree(Run(partition=0, data=with_body(template, padded)), columns=COLUMNS, timestamp_unit="us")
+    assert_twins_agree(
+        StoredBatches(partition=0, data=with_body(template, padded)), columns=COLUMNS, timestamp_unit="us"
+    )
 
 
 @settings(max_examples=100, deadline=None)
 @given(record_lists, st.sampled_from(CODECS), st.integers(0, 40), st.integers(0, 40))
 def test_honest_batches_decode_alike(records: list[Record], codec: Codec, low: int, high: int) -> None:
-    run = Run(partition=1, data=build_batch(records, codec=codec), from_offset=low, to_offset=high)
+    run = StoredBatches(partition=1, data=build_batch(records, codec=codec), from_offset=low, to_offset=high)
     assert assert_twins_agree(run, columns=COLUMNS)
 
 

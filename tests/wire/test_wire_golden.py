@@ -12,7 +12,7 @@ from foreign_clients import CLIENTS, Client
 
 from streamhouse.wire.batch import TimestampType, read_header, validate
 from streamhouse.wire.codecs import Codec
-from streamhouse.wire.columns import COLUMNS, Run, decode_columns
+from streamhouse.wire.columns import COLUMNS, StoredBatches, decode_columns
 from streamhouse.wire.records import (
     ControlMarker,
     ControlType,
@@ -99,7 +99,7 @@ def test_golden_special_batches_read_the_same() -> None:
 
 @pytest.mark.usefixtures("kernel")
 def test_golden_batches_of_every_codec_decode_to_the_same_columns() -> None:
-    runs = [Run(partition=codec, data=stored(codec.name.lower())) for codec in Codec]
+    runs = [StoredBatches(partition=codec, data=stored(codec.name.lower())) for codec in Codec]
     got = decode_columns(runs, columns=COLUMNS)
     assert got.column("value").to_pylist() == [record.value for record in RECORDS] * 5
     assert got.column("offset").to_pylist() == [record.offset for record in RECORDS] * 5

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from streamhouse.app.background import Background, Report, unheard
+from streamhouse.core.backoff import Backoff
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import NotLeader, StreamHouseError
 from streamhouse.core.ids import PartitionKey
@@ -31,8 +32,7 @@ SQLite any commit of another process may be an intent.
 """
 _LONGEST_REST_S: Final = 1.0
 _AT_ONCE: Final = 16
-_FIRST_PAUSE_MS: Final = 500
-_LONGEST_PAUSE_MS: Final = 60_000
+_BACKOFF: Final = Backoff(first_ms=500, longest_ms=60_000)
 _TRIES_UNSAID: Final = 3
 _HEALTH: Final = "adoption"
 _LISTENING: Final = "intent notifications"
@@ -182,8 +182,8 @@ class Adoptions:
 
     def _failed(self, todo: Todo, share: Share, error: Exception) -> None:
         tries = self._troubles[todo].tries + 1 if todo in self._troubles else 1
-        pause_ms = min(_FIRST_PAUSE_MS * 2 ** min(tries - 1, 20), _LONGEST_PAUSE_MS)
-        self._troubles[todo] = _Trouble(tries=tries, next_try_ms=self._clock.boot_ms() + pause_ms, error=error)
+        next_try_ms = self._clock.boot_ms() + _BACKOFF.step_ms(tries)
+        self._troubles[todo] = _Trouble(tries=tries, next_try_ms=next_try_ms, error=error)
         passes = isinstance(error, StreamHouseError) and error.retriable  # by itself, mostly
         if tries >= _TRIES_UNSAID or not passes:
             _log.error("%s cannot be adopted for %s: %s", share, share.key, error)

@@ -35,8 +35,7 @@ from streamhouse.core.errors import MetadataError
 from streamhouse.core.ids import PartitionKey
 from streamhouse.core.limits import MIB
 from streamhouse.core.randomness import Randomness
-from streamhouse.core.settings import Durability as DurabilitySetting
-from streamhouse.core.settings import Settings
+from streamhouse.core.settings import DurabilitySetting, Settings
 from streamhouse.core.urls import scheme_of
 from streamhouse.log.leased.adoption import Adoption
 from streamhouse.log.leased.log import LeasedLog

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from streamhouse.app.background import Background, Report, unheard
+from streamhouse.core.backoff import Backoff
 from streamhouse.core.errors import ConfigError
 from streamhouse.core.limits import RESUBMIT_MAX_AGE_MS
 from streamhouse.core.randomness import Randomness
@@ -27,8 +28,7 @@ _ROWS_PER_BATCH: Final = 1_000  # some 10 ms in the store; commits to the same t
 _PAUSE_S: Final = 0.1  # between batches: 10,000 rows a second at most, ten times what a busy fleet adds
 _INTERVAL_S: Final = 600.0  # Kafka's producer.id.expiration.check.interval.ms
 _FIRST_LOOK_S: Final = 60.0  # after the start, which has better things to do
-_FIRST_RETRY_S: Final = 1.0
-_MAX_DOUBLINGS: Final = 16
+_RETRY: Final = Backoff(first_ms=1_000, longest_ms=600_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +104,8 @@ class RowExpiry:
             count = await sweep.delete(_ROWS_PER_BATCH)
         except Exception:
             self.stats.failures += 1
-            longest_s = min(_FIRST_RETRY_S * 2 ** min(sweep.failures, _MAX_DOUBLINGS), _INTERVAL_S)
-            sweep.pause_s = self._jittered_s(longest_s)
             sweep.failures += 1
+            sweep.pause_s = _RETRY.pause_s(sweep.failures, self._randomness)
             raise
         sweep.failures = 0
         sweep.found += count

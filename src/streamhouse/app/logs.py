@@ -25,7 +25,8 @@ _LEVELS: Final = {
 
 
 class TextLines(logging.Formatter):
-    """``2026-01-31T12:00:00.123Z WARNING streamhouse.cluster.news: words``; a traceback follows on lines of its own."""
+    """``2026-01-31T12:00:00.123Z WARNING streamhouse.cluster.lease_log: words``; a traceback follows on lines of its
+    own."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")

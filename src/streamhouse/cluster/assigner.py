@@ -1,12 +1,12 @@
-"""Who should lead what, and what this agent does about it: ring and real leases in, a plan out (S3.10). Pure.
+"""Which agent should lead what, and what this agent has to do: takes the ring and the leases, returns a plan. Pure.
 
-Every agent group is a ring of its own (S3.5). A topic belongs to one group: the one its config ``agent.group`` names,
-else ``default``; the coordinator slots belong to ``default``. So every partition and every slot is on exactly one ring,
-and an agent only ever takes what is on its own. A group without live agents leads nothing, and that is reported: giving
-its topics to others would end the isolation just when it is needed.
+Every agent group has a ring of its own. A topic belongs to one group: the one its config ``agent.group`` names, else
+``default``. The coordinator slots belong to ``default``. So every partition and every slot is on exactly one ring, and
+an agent only takes what is on its own ring. A group without live agents leads nothing, and the health reports it: to
+give its topics to other groups would end their isolation when it matters most.
 
-The plan starts from the leases as they are, not from what was planned before: what failed last time is simply planned
-again. Must not do IO or keep anything between two plans but the last ring.
+The plan starts from the leases as they are, not from the last plan: what failed last time is planned again. Must not do
+IO, and keeps nothing between two plans but the last ring.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from streamhouse.metadata.contract import Agent, AgentInfo, HeldLease, Lease, Le
 DEFAULT_GROUP: Final = "default"
 GROUP_CONFIG: Final = "agent.group"
 DRAINING: Final = "draining"
-"""In an agent's metadata: it is about to leave and gets nothing any more, though it is alive."""
+"""In an agent's metadata: it is alive but about to leave, so it gets no more leases."""
 
 _SLOTS: Final = "coordinator/slot"  # no topic can have this name: '/' is not allowed in one
 
@@ -47,18 +47,18 @@ NO_WISH: Final = Wish(leader_of={})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class LeasePlan:
     acquire: list[LeaseKey] = field(default_factory=list)
     hand_over: dict[LeaseKey, str] = field(default_factory=dict)
-    """To whom."""
+    """The agent that each key is handed over to."""
     release: list[LeaseKey] = field(default_factory=list)
-    """Held here, and nobody to hand it to."""
+    """Held here, and no agent to hand it over to."""
     give_back: list[HeldLease] = field(default_factory=list)
-    """Under this agent's name in the store, but neither held nor wanted: left over from a call without an answer."""
+    """The store says that this agent holds them, but it does not, nor should it: the answer of a call was lost."""
 
 
 class Assigner:
-    """Computes the ring anew only when agents or topics have changed."""
+    """Computes the ring again only when agents or topics have changed."""
 
     def __init__(self) -> None:
         self._asked: object = None
@@ -81,9 +81,9 @@ def group_of(topic: Topic) -> str:
 
 
 def members_of(agents: Iterable[Agent], me: AgentInfo, *, leaving: bool) -> set[tuple[str, str]]:
-    """(group, agent id) of all who may be given something.
+    """(group, agent id) of every agent that may get leases.
 
-    Unless it is leaving, this agent is one of them whatever the store says: it knows best that it is alive.
+    Unless it is leaving, this agent is one of them, whatever the store says: it knows that it is alive.
     """
     members = {
         (agent.agent_group, agent.agent_id)
@@ -105,9 +105,9 @@ def plan(
     incarnation: UUID,
     held: Container[LeaseKey],
     busy: Container[LeaseKey],
-) -> Plan:
-    """``held`` are served here; about ``busy`` keys something is under way, so that they are left alone this time."""
-    made = Plan()
+) -> LeasePlan:
+    """``held`` keys are served here. A task runs for each of the ``busy`` keys; they are skipped this time."""
+    made = LeasePlan()
     for key, leader in wish.leader_of.items():
         if key in busy:
             continue
@@ -119,7 +119,7 @@ def plan(
             continue
         lease = leases.get(key)
         if leader == agent_id:
-            # An unexpired lease of somebody else is theirs to hand over; one of an earlier run of this agent is not.
+            # Another agent's unexpired lease is that agent's to hand over. One of an earlier run of this agent is not.
             if lease is None or lease.expired or lease.agent_id == agent_id:
                 made.acquire.append(key)
         elif lease is not None and not lease.expired and lease.incarnation == incarnation:
@@ -127,9 +127,9 @@ def plan(
     return made
 
 
-def plan_single_node(topics: Sequence[Topic], *, held: Container[LeaseKey], busy: Container[LeaseKey]) -> Plan:
-    """Everything, whatever the store says: the directory's lock decides who leads (R2)."""
-    return Plan(acquire=[key for key in all_keys(topics) if key not in held and key not in busy])
+def plan_single_node(topics: Sequence[Topic], *, held: Container[LeaseKey], busy: Container[LeaseKey]) -> LeasePlan:
+    """Acquire everything, whatever the store says: the lock on the directory decides who leads (R2)."""
+    return LeasePlan(acquire=[key for key in all_keys(topics) if key not in held and key not in busy])
 
 
 def all_keys(topics: Iterable[Topic]) -> list[LeaseKey]:
@@ -144,7 +144,7 @@ def all_keys(topics: Iterable[Topic]) -> list[LeaseKey]:
 def soonest_death_ms(
     agents: Iterable[Agent], *, except_agent: str, now_ms: int, liveness_timeout_ms: int
 ) -> int | None:
-    """How long until the next of the others counts as dead if it stays silent. ``now_ms`` is the store's time."""
+    """The time until the next other agent counts as dead if it stays silent. ``now_ms`` is the store's time."""
     dead_at_ms = [agent.last_heartbeat_ms + liveness_timeout_ms for agent in agents if agent.agent_id != except_agent]
     return max(0, min(dead_at_ms) - now_ms) if dead_at_ms else None
 

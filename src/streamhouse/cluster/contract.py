@@ -1,6 +1,6 @@
-"""What the cluster asks of the application, and what it tells about itself. Pure.
+"""The types of this package that others use: what it calls, how it is configured, what it shows of itself. Pure.
 
-``Owner`` is the one seam to whatever a lease protects (a partition's log, a coordinator's groups).
+``Owner`` is the only interface to what a lease protects (a partition's log, a coordinator's groups).
 """
 
 from __future__ import annotations
@@ -21,47 +21,49 @@ class Mode(StrEnum):
     FLEET = "fleet"
     """Leases expire; the ring spreads them over the live agents."""
     SINGLE_NODE = "single_node"
-    """The data directory's lock is the lease: this agent leads everything, for ever (R2)."""
+    """The lock on the data directory is the lease: this agent leads everything and its leases never expire (R2)."""
 
 
 class Loss(StrEnum):
-    """Why a leadership ended without the owner's doing."""
+    """Why a leadership ended."""
 
     EXPIRED = "expired"
     """It could not be renewed before its local deadline."""
     FENCED = "fenced"
-    """Somebody else leads, or the store counts it as expired."""
+    """Another agent leads, or the lease has expired in the store."""
     GONE = "gone"
     """The topic was deleted."""
     NOT_FLUSHED = "not flushed"
-    """``losing`` failed, so nothing can be handed over in order."""
+    """``losing`` failed, so it cannot be handed over in order."""
     SUPERSEDED = "superseded"
     """Another process runs under this agent id."""
     STOPPED = "stopped"
     """This agent stops without waiting."""
+    GIVEN_UP = "given up"
+    """The owner dropped it and called ``Member.give_up``. Never passed to ``Owner.lost``."""
 
 
 class Owner(Protocol):
     """Each ``gained`` that returned has exactly one end: a ``losing`` that returned, one ``lost``, or the owner's own
     call of ``Member.give_up``.
 
-    For one key, calls never overlap, except that ``lost`` may come while ``gained`` or ``losing`` runs; that call is
-    then cancelled, and the next ``gained`` waits until it has unwound.
-    """
+    Calls for one key never overlap, with one exception: ``lost`` may come while ``gained`` or ``losing`` runs. That
+    call is then cancelled, and the next ``gained`` waits until it has ended."""
 
     async def gained(self, lease: Lease) -> None:
-        """Open what the lease is for. If it raises, the lease is given back and tried again later; clean up first."""
+        """Open what the lease protects. If this raises, the lease is released and acquired again later; clean up
+        first."""
         ...
 
     async def losing(self, key: LeaseKey) -> int:
-        """Take no more writes, bring everything into the log, close. Returns the next offset (any number for a slot).
+        """Take no more writes, flush, close. Returns the next offset (any number for a slot).
 
-        Leases go on being renewed meanwhile. If it raises, ``lost`` follows.
+        The lease is renewed meanwhile. If this raises, ``lost`` follows.
         """
         ...
 
     def lost(self, key: LeaseKey, reason: Loss) -> None:
-        """The leadership is over: stop at once. Its guard is invalid already."""
+        """The leadership has ended: stop at once. Its guard is invalid already."""
         ...
 
 
@@ -69,26 +71,32 @@ class Owner(Protocol):
 class Timings:
     heartbeat_interval_ms: int
     liveness_timeout_ms: int
-    """An agent silent for longer counts as dead."""
+    """An agent without a heartbeat for longer counts as dead."""
     lease_ttl_ms: int | None
     """None for leases that never expire (single node only)."""
     renew_interval_ms: int
     assign_interval_ms: int
     transfer_timeout_ms: int
-    """From initiating a transfer until it must be complete; a quarter of it is for the target to accept."""
+    """From initiating a transfer until it must be complete. The target has a quarter of it to accept."""
     margin_ms: int
-    """How much sooner than the store this agent counts a lease as expired: for clocks that run at different speeds."""
+    """This agent counts a lease as expired so much earlier than the store, because clocks run at different speeds."""
 
     def __post_init__(self) -> None:
         for name in ("heartbeat_interval_ms", "renew_interval_ms", "assign_interval_ms", "transfer_timeout_ms"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.liveness_timeout_ms <= self.heartbeat_interval_ms:
-            raise ConfigError("an agent would count as dead between two heartbeats")
+            raise ConfigError(
+                "liveness_timeout_ms must be larger than heartbeat_interval_ms: an agent would count as dead too early"
+            )
         if self.margin_ms < 0:
-            raise ConfigError(f"margin_ms is {self.margin_ms}: the store must never expire a lease first")
+            raise ConfigError(
+                f"margin_ms is {self.margin_ms}; it must be 0 or more, so that the store never expires a lease first"
+            )
         if self.lease_ttl_ms is not None and self.renew_interval_ms + self.margin_ms >= self.lease_ttl_ms:
-            raise ConfigError("a lease would expire between two renewals")
+            raise ConfigError(
+                "lease_ttl_ms must be larger than renew_interval_ms + margin_ms: a lease would expire between renewals"
+            )
 
     @classmethod
     def from_settings(cls, settings: Settings, mode: Mode) -> Timings:
@@ -108,11 +116,11 @@ class HealthState(StrEnum):
     STARTING = "starting"
     OK = "ok"
     DEGRADED = "degraded"
-    """It goes on trying; ``reason`` says at what."""
+    """Something fails and is tried again; ``reason`` says what."""
     STOPPING = "stopping"
     STOPPED = "stopped"
     FAILED = "failed"
-    """It leads nothing and will not again: the process must be started anew."""
+    """It leads nothing and never will: restart the process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,12 +136,12 @@ class MemberStats:
     ticks: int = 0
     acquired: int = 0
     adopted: int = 0
-    """Of ``acquired``: handed over by another agent."""
+    """How many of ``acquired`` another agent handed over."""
     released: int = 0
     lost: int = 0
     open_failures: int = 0
     renewals: int = 0
-    """Calls that were answered; one call renews up to 10,000 leases."""
+    """Answered calls; one call renews up to 10,000 leases."""
     transfers_completed: int = 0
     transfers_refused: int = 0
 
@@ -151,7 +159,7 @@ class LeaseView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberView:
-    """What an operator is shown of one agent, as that agent sees itself."""
+    """One agent for an operator, as the agent sees itself."""
 
     agent_id: str
     incarnation: UUID
@@ -163,9 +171,9 @@ class MemberView:
     wanted: int
     """Partitions and slots that the ring gives to this agent."""
     live_agents: tuple[str, ...]
-    """Of every group, as last seen."""
+    """The agents of every group, as last seen."""
     handing_over: tuple[LeaseKey, ...]
-    """On their way to another agent, or soon to be."""
+    """Being handed over to another agent, or planned to be."""
     taking_over: tuple[LeaseKey, ...]
-    """Accepted from another agent and not yet here."""
+    """Accepted from another agent and not held here yet."""
     stats: MemberStats

@@ -1,8 +1,8 @@
-"""Leaving in order (S3.17): take nothing new, hand everything to whoever leads it next, then go.
+"""A graceful stop: take nothing new, hand every lease over to the agent that leads it next, then deregister.
 
-Leases are renewed and heartbeats sent all the while. Every lease is offered to the agent that the ring names without
-this one; it serves until that agent accepts, so that a client waits only for the flush and the change itself. A lease
-that nobody takes is closed and released.
+Leases are renewed and heartbeats sent meanwhile. Every lease is offered to the agent that the ring names without this
+one. This agent serves until the other accepts, so that a client waits only for the flush and the transfer itself. A
+lease that no agent takes is closed and released.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from streamhouse.cluster.exchange import Exchange, Handed
 from streamhouse.cluster.holdings import Holdings
 from streamhouse.cluster.lease_table import Leadership, Stage
 from streamhouse.cluster.pace import Calls
-from streamhouse.cluster.steering import MAX_LEAVING, Steering
+from streamhouse.cluster.reconciler import MAX_LEAVING, Reconciler
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import AgentSuperseded, StreamHouseError
 from streamhouse.metadata.contract import AgentInfo, HeldLease, LeaseKey, MetadataStore, Topic
 
-_MAX_TARGETS: Final = 3  # agents that are offered a lease before it is simply released
+_MAX_TARGETS: Final = 3  # agents that are offered a lease before it is released
 
 
 class Departure:
@@ -36,7 +36,7 @@ class Departure:
         mode: Mode,
         holdings: Holdings,
         exchange: Exchange,
-        steering: Steering,
+        reconciler: Reconciler,
         calls: Calls,
     ) -> None:
         self._metadata = metadata
@@ -45,48 +45,48 @@ class Departure:
         self._mode = mode
         self._holdings = holdings
         self._exchange = exchange
-        self._steering = steering
+        self._reconciler = reconciler
         self._calls = calls
         self._room = asyncio.Semaphore(MAX_LEAVING)
         self._topics: list[Topic] = []
         self._successors: dict[frozenset[str], Wish] = {}
 
     async def leave(self) -> None:
-        """Returns when nothing is held any more. What is left to do is ``sign_off``."""
+        """Returns when nothing is held any more. Call ``sign_off`` afterwards."""
         self._exchange.stopping = True
         self._exchange.poke()
-        self._steering.drop_hand_overs()
-        self._give_up_unopened()
+        self._reconciler.drop_hand_overs()
+        self._end_unopened()
         try:
             if self._mode is Mode.FLEET:
                 await self._announce()
         except AgentSuperseded:
             raise
         except (StreamHouseError, TimeoutError):
-            pass  # nobody can be told, so nobody is offered anything: close and release
+            pass  # the other agents cannot be told, so none is offered anything: close and release
         await self._empty()
 
     async def sign_off(self) -> None:
-        """Deregister, unless the store cannot be reached. The store takes nothing from this agent afterwards, so
-        nothing may be under way any more: a late heartbeat would look like a second process (R20)."""
+        """Deregister, unless the store cannot be reached. No other call may be under way any more: the store would take
+        a late heartbeat for a second process (R20)."""
         try:
-            await self._give_back_leftovers()
+            await self._release_leftovers()
             await self._calls.once(
                 partial(self._metadata.deregister_agent, self._info.agent_id, self._info.incarnation)
             )
         except (StreamHouseError, TimeoutError):
-            pass  # the others will notice by its silence
+            pass  # the others notice that its heartbeats stop
 
-    def _give_up_unopened(self) -> None:
+    def _end_unopened(self) -> None:
         for leadership in self._holdings.table:
             if leadership.stage in (Stage.WAITING, Stage.OPENING):
                 self._holdings.end(leadership, Loss.STOPPED)
 
     async def _announce(self) -> None:
-        """The others leave this agent out of their rings from now on, and so agree on who comes next."""
+        """From now on the others leave this agent out of their rings, and so agree on the next leader of each lease."""
         leaving = replace(self._info, metadata={**self._info.metadata, DRAINING: True})
         await self._calls.once(partial(self._metadata.register_agent, leaving))
-        await self._steering.see_agents()
+        await self._reconciler.see_agents()
         self._topics = await self._calls.once(self._metadata.list_topics)
 
     async def _empty(self) -> None:
@@ -108,23 +108,24 @@ class Departure:
                 if await self._exchange.hand_over(leadership, target) is not Handed.REFUSED:
                     return
                 refused_by.add(target)
-            await self._holdings.let_go(leadership)
+            await self._holdings.release(leadership)
 
     def _successor(self, key: LeaseKey, refused_by: set[str]) -> str | None:
         now_ms = self._clock.boot_ms()
         out = frozenset(
             agent.agent_id
-            for agent in self._steering.live
+            for agent in self._reconciler.live
             if agent.agent_id in refused_by or not self._exchange.partners.may_try(agent.agent_id, now_ms=now_ms)
         )
         if out not in self._successors:
-            agents = [agent for agent in self._steering.live if agent.agent_id not in out]
+            agents = [agent for agent in self._reconciler.live if agent.agent_id not in out]
             members = members_of(agents, self._info, leaving=True)
             self._successors[out] = Assigner().wish(members, self._topics)
         return self._successors[out].leader_of.get(key)
 
-    async def _give_back_leftovers(self) -> None:
-        """Leases whose acquisition was cut short, or whose transfer to this agent completed too late to be declined."""
+    async def _release_leftovers(self) -> None:
+        """Release leases whose acquisition was cancelled, or whose transfer to this agent completed too late to be
+        refused."""
         listed = await self._calls.once(partial(self._metadata.list_leases, agent_id=self._info.agent_id))
         mine = [
             HeldLease(key=lease.key, epoch=lease.epoch)
@@ -132,4 +133,4 @@ class Departure:
             if lease.incarnation == self._info.incarnation and not lease.expired
         ]
         if mine:
-            await self._holdings.release(mine)
+            await self._holdings.release_in_store(mine)

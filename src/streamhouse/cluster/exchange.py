@@ -1,7 +1,7 @@
-"""Transfers on their way, out and in: asks the store, follows the decisions of ``transfers``, tells the holdings.
+"""Runs the transfers of this agent, outgoing and incoming. transfers.py decides; this module does the IO.
 
-One poll serves every transfer of this agent; notifications make it run at once, and it runs now and then without, since
-a notification may be lost.
+One poll serves every transfer of this agent. A notification starts it at once. It also runs at intervals, because a
+notification may be lost.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from streamhouse.cluster.contract import Loss, MemberStats, Timings
 from streamhouse.cluster.holdings import Holdings
 from streamhouse.cluster.lease_table import Leadership
 from streamhouse.cluster.pace import Calls, Signal
-from streamhouse.cluster.patience import Patience
 from streamhouse.cluster.transfers import Accepted, Completion, Offer, judge_completion, judge_offer, refusal
+from streamhouse.core.backoff import Backoff, KeyedBackoff
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import NotLeader, StreamHouseError, TransferConflict, TransferNotFound
 from streamhouse.core.randomness import Randomness
@@ -32,11 +32,11 @@ _SOONEST_POLL_S: Final = 0.01  # a burst of notifications is one poll
 
 class Handed(StrEnum):
     MOVED = "moved"
-    """Somebody else leads."""
+    """Another agent leads."""
     REFUSED = "refused"
     """Nothing has changed: this agent still serves."""
     RELEASED = "released"
-    """Closed for a transfer that did not complete, and given back to the store."""
+    """Closed for a transfer that did not complete, and released in the store."""
 
 
 class Exchange:
@@ -53,10 +53,10 @@ class Exchange:
         stats: MemberStats,
         fresh_wish: Callable[[], Awaitable[tuple[Wish, frozenset[str]]]],
     ) -> None:
-        """``fresh_wish`` gives the ring of this very moment and the agents that are leaving."""
+        """``fresh_wish`` returns the ring of this moment and the agents that are leaving."""
         self.accepted = Accepted()
-        self.partners: Patience[str] = Patience(
-            first_ms=timings.transfer_timeout_ms, longest_ms=timings.liveness_timeout_ms
+        self.partners: KeyedBackoff[str] = KeyedBackoff(
+            Backoff(first_ms=timings.transfer_timeout_ms, longest_ms=timings.liveness_timeout_ms)
         )
         self.stopping = False
         self._metadata = metadata
@@ -76,7 +76,7 @@ class Exchange:
         self._signal.set()
 
     async def step(self) -> float:
-        """Wait for a reason, then poll. Returns how long to rest."""
+        """Wait for a signal or the interval, then poll. Returns how long to rest."""
         in_progress = self._offers or self.accepted
         share = 20 if in_progress else 5
         await self._signal.wait(self._timings.transfer_timeout_ms / 1000 / share)
@@ -134,7 +134,7 @@ class Exchange:
             await self._metadata.reject_transfer(transfer.transfer_id, agent_id=self._holder.agent_id, reason=reason)
 
     async def _adopt(self, keys: Sequence[LeaseKey]) -> None:
-        """Of those that were completed, acquiring answers EXTENDED; of the others, that somebody else leads."""
+        """Acquire what was accepted. A completed transfer answers EXTENDED; otherwise another agent leads."""
         if keys and not self.stopping:
             verdicts = await self._holdings.acquire(keys)
             self._stats.adopted += sum(verdict is AcquireVerdict.EXTENDED for verdict in verdicts.values())
@@ -143,7 +143,7 @@ class Exchange:
     # Outgoing.
 
     async def hand_over(self, leadership: Leadership, target: str) -> Handed:
-        """Give a leadership that is served here to ``target``. Errors before it is closed mean REFUSED."""
+        """Hand a leadership that is served here over to ``target``. An error before it is closed means REFUSED."""
         transfer_id = self._randomness.uuid()
         refused = await self._offer(leadership, target, transfer_id)
         if refused is not None:
@@ -153,17 +153,17 @@ class Exchange:
         verdict = await self._complete(transfer_id, next_offset)
         if verdict is Completion.REFUSED:
             self._stats.transfers_refused += 1
-            self._holdings.news.released(leadership.lease)
-            await self._holdings.give_back(leadership)
+            self._holdings.lease_log.released(leadership.lease)
+            await self._holdings.release(leadership)
             return Handed.RELEASED
         self._stats.transfers_completed += verdict is Completion.MOVED
-        self._holdings.news.handed_over(leadership.lease, target)
+        self._holdings.lease_log.handed_over(leadership.lease, target)
         self._holdings.table.end(leadership)
         return Handed.MOVED
 
     async def _offer(self, leadership: Leadership, target: str, transfer_id: UUID) -> Handed | None:
         """None when the target has accepted."""
-        patience_ms = self._timings.transfer_timeout_ms // 4
+        accept_ms = self._timings.transfer_timeout_ms // 4
         try:
             await self._calls.until_answered(
                 partial(
@@ -174,7 +174,7 @@ class Exchange:
                     to_agent=target,
                     timeout_ms=self._timings.transfer_timeout_ms,
                 ),
-                give_up_ms=patience_ms,
+                give_up_ms=accept_ms,
             )
         except NotLeader:
             self._holdings.end(leadership, Loss.FENCED)
@@ -184,7 +184,7 @@ class Exchange:
         answer: asyncio.Future[Offer] = asyncio.get_running_loop().create_future()
         self._offers[transfer_id] = answer
         try:
-            async with asyncio.timeout(patience_ms / 1000):
+            async with asyncio.timeout(accept_ms / 1000):
                 offer = await answer
             self.partners.worked(target)
         except TimeoutError:
@@ -199,7 +199,7 @@ class Exchange:
         return Handed.REFUSED
 
     async def _withdraw(self, transfer_id: UUID) -> None:
-        """So that the key is free for another offer; if this fails, the transfer's own deadline does it."""
+        """Reject it, so that the key is free for another offer. If this fails, the transfer's deadline ends it."""
         with suppress(StreamHouseError, TimeoutError):
             await self._calls.once(
                 partial(
@@ -211,7 +211,8 @@ class Exchange:
             )
 
     async def _complete(self, transfer_id: UUID, next_offset: int) -> Completion:
-        """The identical call until there is a verdict. Ended by the leadership's own deadline at the latest (R20)."""
+        """Send the identical call until there is a verdict. The leadership's deadline cancels it at the latest
+        (R20)."""
         failures = 0
         while True:
             try:

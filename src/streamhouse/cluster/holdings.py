@@ -1,7 +1,16 @@
-"""Leases in the store, in the table and at the owner, kept in step: acquire, renew, expire, open, close, give back.
+"""The leases of this agent: keeps the store, the lease table and the owner in step.
 
-Owns the promise to the owner (contract.Owner): one end for every beginning, nothing of one key overlapping. What is
-under way for a key is one task; the next for that key waits for it. Must not decide who should lead.
+A lease begins with ``acquire``, which opens it at the owner, and goes on by ``renew``. It ends in one of two ways:
+
+    release   in order: the owner flushes and closes, then the store is told. The next agent can acquire it at once.
+    end       at once: the lease is lost, or nothing can be trusted. The owner is told to stop. The store is not asked.
+
+Owns the promise to the owner (contract.Owner): each beginning has one end, and calls for one key never overlap. The
+work on a key is one task; the next task for that key waits for it. Must not decide who should lead.
+
+A take-over reads downwards from here: ``_open`` calls the owner's ``gained`` (app/ownership.py), which calls
+``LeasedLog.open_partition`` (log/leased/log.py), which prepares the partition (opening.py), sorts the frames that
+earlier leaderships left in the WAL (recovery.py) and replays them (replay.py).
 """
 
 from __future__ import annotations
@@ -12,10 +21,10 @@ from functools import partial
 from typing import Final, TypeVar
 
 from streamhouse.cluster.contract import Loss, MemberStats, Owner
+from streamhouse.cluster.lease_log import LeaseLog
 from streamhouse.cluster.lease_table import Leadership, LeaseTable, Stage
-from streamhouse.cluster.news import LeaseNews
 from streamhouse.cluster.pace import Calls
-from streamhouse.cluster.patience import Patience
+from streamhouse.core.backoff import Backoff, KeyedBackoff
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import StreamHouseError
 from streamhouse.core.limits import MAX_LEASES_PER_CALL
@@ -23,13 +32,12 @@ from streamhouse.metadata.contract import AcquireVerdict, HeldLease, Holder, Lea
 
 T = TypeVar("T")
 
-LEASE_TROUBLE: Final = "lease"
-"""Under this name, what went wrong once with one lease; it does not last."""
+LEASE_PROBLEM: Final = "lease"
+"""The name of a report about one lease. It is cleared at the next tick."""
 
-_ACQUIRE_BATCH: Final = min(1000, MAX_LEASES_PER_CALL)  # the first open while the rest is acquired; none waits long
-_MAX_OPENING: Final = 64  # each asks the store for producers and epochs: enough to keep it busy, not to drown it
-_FIRST_REOPEN_MS: Final = 200
-_LONGEST_REOPEN_MS: Final = 30_000
+_ACQUIRE_BATCH: Final = min(1000, MAX_LEASES_PER_CALL)  # the first ones open while the others are acquired
+_MAX_OPENING: Final = 64  # each asks the store for producers and epochs: enough to keep it busy, not too much for it
+_REOPEN: Final = Backoff(first_ms=200, longest_ms=30_000)
 
 
 class Holdings:
@@ -44,13 +52,13 @@ class Holdings:
         owner: Owner,
         calls: Calls,
         stats: MemberStats,
-        news: LeaseNews,
+        lease_log: LeaseLog,
         report: Callable[[str, Exception | str | None], None],
         on_ended: Callable[[], None],
     ) -> None:
         self.table = table
-        self.news = news
-        self.reopening: Patience[LeaseKey] = Patience(first_ms=_FIRST_REOPEN_MS, longest_ms=_LONGEST_REOPEN_MS)
+        self.lease_log = lease_log
+        self.reopening: KeyedBackoff[LeaseKey] = KeyedBackoff(_REOPEN)
         self._metadata = metadata
         self._clock = clock
         self._holder = holder
@@ -73,7 +81,7 @@ class Holdings:
         return key in self._acquiring or key in self._work
 
     def is_mine(self, key: LeaseKey) -> bool:
-        """Held, or being acquired."""
+        """True if it is held or being acquired."""
         return key in self.table or key in self._acquiring
 
     async def idle(self) -> None:
@@ -87,7 +95,7 @@ class Holdings:
         await self.idle()
 
     def start(self, leadership: Leadership, work: Callable[[Leadership], Awaitable[None]]) -> None:
-        """Do something about a leadership, after whatever is still under way for its key."""
+        """Start a task for a leadership. It waits for the task that still runs for the same key."""
         key = leadership.key
         task = asyncio.create_task(self._run(leadership, work, self._work.get(key)), name=f"lease {key}")
         self._work[key] = task
@@ -104,11 +112,11 @@ class Holdings:
                 await asyncio.wait([previous])
             await work(leadership)
         except asyncio.CancelledError:
-            self.end(leadership, Loss.STOPPED)  # nothing to do when the end is why it was cancelled
+            self.end(leadership, Loss.STOPPED)  # does nothing if its end is the reason for the cancellation
             raise
         except Exception as error:
             self.end(leadership, Loss.NOT_FLUSHED)
-            self._report(LEASE_TROUBLE, error)
+            self._report(LEASE_PROBLEM, error)
 
     def _done(self, key: LeaseKey, task: asyncio.Task[None]) -> None:
         if self._work.get(key) is task:
@@ -147,14 +155,14 @@ class Holdings:
             self._acquiring.difference_update(keys)
         verdicts = {outcome.key: outcome.verdict for outcome in outcomes}
         if ended_before and again:
-            await self.release(ended_before)
+            await self.release_in_store(ended_before)
             verdicts.update(await self._acquire([held.key for held in ended_before], again=False))
         return verdicts
 
     async def _open(self, leadership: Leadership) -> None:
         async with self._opening_room:
             if not self.table.is_current(leadership) or not leadership.valid():
-                return  # lost while it waited; the owner has not heard of it
+                return  # lost while it waited; the owner does not know it
             leadership.stage = Stage.OPENING
             try:
                 await self._owner.gained(leadership.lease)
@@ -163,7 +171,7 @@ class Holdings:
                 return
         if self.table.is_current(leadership):
             leadership.stage = Stage.SERVING
-            self.news.gained(leadership.lease)
+            self.lease_log.gained(leadership.lease)
             self.reopening.worked(leadership.key)
             if not self.reopening:
                 self._report("open", None)
@@ -175,7 +183,7 @@ class Holdings:
         self._stats.open_failures += 1
         self.reopening.failed(leadership.key, now_ms=self._clock.boot_ms())
         self._report("open", error)
-        await self.give_back(leadership)
+        await self.release(leadership)
         self._on_ended()
 
     # Going on.
@@ -191,78 +199,71 @@ class Holdings:
             for leadership, outcome in zip(batch, outcomes, strict=True):
                 if outcome.renewed:
                     self.table.renewed(leadership, sent_ms=sent_ms)
-                elif not leadership.in_doubt:  # else a release or completion is under way, and knows better
+                elif not leadership.in_doubt:  # else a release or a transfer is under way, and its answer decides
                     self.end(leadership, Loss.GONE if outcome.lease is None else Loss.FENCED)
 
     # Ending.
 
-    def expire(self) -> None:
-        for leadership in self.table.overdue():
-            self.end(leadership, Loss.EXPIRED)
+    def end(self, leadership: Leadership, reason: Loss, *, detail: str = "") -> None:
+        """End it at once. The task that runs for the key is cancelled, and the owner is told if it still serves.
 
-    def end(self, leadership: Leadership, reason: Loss) -> None:
-        """At once. The owner is told if it still thinks it leads; what is under way for the key is cancelled."""
+        GIVEN_UP differs: the owner has dropped it already, and the lease is still held, so it is released. If the ring
+        still names this agent, it is acquired again after a pause, at a new epoch. ``detail`` says why.
+        """
         if not self.table.end(leadership):
             return
         owned = leadership.owned
         leadership.stage = Stage.CLOSED
-        task = self._work.get(leadership.key)
-        if task is not None and task is not asyncio.current_task():
-            task.cancel()
-        if owned:
-            self._stats.lost += 1
-            self.news.lost(leadership.lease, reason)
+        if reason is Loss.GIVEN_UP:
+            self.reopening.failed(leadership.key, now_ms=self._clock.boot_ms())
+            self.lease_log.given_up(leadership.lease, detail)
+            self._report(LEASE_PROBLEM, f"{leadership.key} was given up: {detail}")
+            self.start(leadership, self.release)
+        else:
+            task = self._work.get(leadership.key)
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()
+            if owned:
+                self._tell_lost(leadership, reason)
+        self._on_ended()
+
+    def _tell_lost(self, leadership: Leadership, reason: Loss) -> None:
+        self._stats.lost += 1
+        self.lease_log.lost(leadership.lease, reason)
+        try:
+            self._owner.lost(leadership.key, reason)
+        except Exception as error:  # a failure for one key must not stop the calls for the others
+            self._report(LEASE_PROBLEM, error)
+
+    async def release(self, leadership: Leadership) -> None:
+        """End it in order: close it at the owner if it is served, then release it in the store.
+
+        If the store does not answer, the lease expires by itself.
+        """
+        if leadership.stage is Stage.SERVING:
             try:
-                self._owner.lost(leadership.key, reason)
-            except Exception as error:  # the others must hear of their end all the same
-                self._report(LEASE_TROUBLE, error)
-        self._on_ended()
-
-    def give_up(self, key: LeaseKey, reason: str) -> None:
-        """The owner has dropped it by itself. Release it; if it is still wanted here, it comes back at a new epoch."""
-        leadership = self.table.get(key)
-        if leadership is None:
-            return
+                await self.close(leadership)
+            except Exception as error:
+                self._report(LEASE_PROBLEM, error)
+                self.end(leadership, Loss.NOT_FLUSHED)
+            else:
+                self.lease_log.released(leadership.lease)
         self.table.end(leadership)
-        leadership.stage = Stage.CLOSED
-        self.reopening.failed(key, now_ms=self._clock.boot_ms())
-        self.news.given_up(leadership.lease, reason)
-        self._report(LEASE_TROUBLE, f"{key} was given up: {reason}")
-        self.start(leadership, self.give_back)
-        self._on_ended()
-
-    def end_all(self, reason: Loss) -> None:
-        for leadership in self.table:
-            self.end(leadership, reason)
+        try:
+            await self.release_in_store([leadership.held])
+        except (StreamHouseError, TimeoutError) as error:
+            self._report("release", error)
 
     async def close(self, leadership: Leadership) -> int:
-        """The owner lets go in order. Renewals go on. Returns the next offset."""
+        """The owner flushes and closes; the lease stays held and is renewed. Returns the next offset."""
         leadership.stage = Stage.CLOSING
         next_offset = await self._owner.losing(leadership.key)
         if self.table.is_current(leadership):
             leadership.stage = Stage.CLOSED
         return next_offset
 
-    async def let_go(self, leadership: Leadership) -> None:
-        """Close and release."""
-        try:
-            await self.close(leadership)
-        except Exception as error:
-            self._report(LEASE_TROUBLE, error)
-            self.end(leadership, Loss.NOT_FLUSHED)
-        else:
-            self.news.released(leadership.lease)
-        await self.give_back(leadership)
-
-    async def give_back(self, leadership: Leadership) -> None:
-        """Release what the owner no longer has. If that fails, the lease runs out by itself."""
-        self.table.end(leadership)
-        try:
-            await self.release([leadership.held])
-        except (StreamHouseError, TimeoutError) as error:
-            self._report("release", error)
-
-    async def release(self, held: Sequence[HeldLease]) -> None:
+    async def release_in_store(self, held: Sequence[HeldLease]) -> None:
+        """Only the call to the store, for leases that no leadership here stands for."""
         for batch in _batches(held, MAX_LEASES_PER_CALL):
             released = await self._calls.until_answered(
                 partial(self._metadata.release_leases, self._holder, batch), give_up_ms=self._ttl_ms or 0

@@ -1,4 +1,4 @@
-"""What this agent holds, and until when it may act on it: the lease machine. Pure; time comes from the injected clock.
+"""The leases this agent holds, and until when it may act on each. Pure; time comes from the injected clock.
 
        acquired, extended,                     renewed: deadline = when it was SENT + ttl − margin (R20)
        handed to me                              ┌───┐
@@ -9,11 +9,11 @@
                      past its local deadline     ▼                                          ▼
                                                ENDED: this epoch never begins again here ◄──┘
 
-One machine for partitions and coordinator slots. The deadline is on the boot clock, which runs on through suspend: a
-process that wakes up late finds its guards invalid before it has asked anybody.
+Partitions and coordinator slots share this state machine. The deadline is on the boot clock, which runs on while the
+machine is suspended: a process that wakes up late finds its guards invalid before it asks the store.
 
-Why an ended epoch stays ended: a commit sent under it may still be on its way. Were the same epoch opened again, that
-commit would land in the middle of the new leadership. Whoever wants to lead again releases first and gets a new one.
+Why an ended epoch stays ended: a commit sent under it may still be on its way. If the same epoch were opened again,
+that commit could arrive in the middle of the new leadership. To lead again, release first and acquire a new epoch.
 
 Must not do IO, and must not decide who should lead.
 """
@@ -33,27 +33,27 @@ _NEVER_MS: Final = -(2**62)
 
 class LeaseGuard(Protocol):
     def valid(self) -> bool:
-        """Whether the lease is surely still held. Asked before every append: one comparison."""
+        """Whether the lease is certainly still held. Called before every append: one comparison."""
         ...
 
 
 class Stage(StrEnum):
-    """How far the owner has been told."""
+    """What the owner knows of a leadership."""
 
     WAITING = "waiting"
-    """Held; the owner does not know yet."""
+    """Held; the owner does not know it yet."""
     OPENING = "opening"
     SERVING = "serving"
     CLOSING = "closing"
     CLOSED = "closed"
-    """The owner has let go, or was told that it is lost."""
+    """The owner has closed it, or was told that it is lost."""
 
 
 _OWNED: Final = frozenset({Stage.OPENING, Stage.SERVING, Stage.CLOSING})
 
 
 class Leadership:
-    """One lease from the moment it is held until it ends. Is its own guard."""
+    """One lease from the moment it is held until it ends. It is its own guard."""
 
     __slots__ = ("_clock", "_deadline_ms", "_good_until_ms", "lease", "stage")
 
@@ -86,7 +86,7 @@ class Leadership:
 
     @property
     def owned(self) -> bool:
-        """Whether the owner must hear of the end."""
+        """Whether the owner must be told of the end."""
         return self.stage in _OWNED
 
     def _extend(self, deadline_ms: int) -> None:
@@ -98,14 +98,14 @@ class Leadership:
         self._good_until_ms = _NEVER_MS
 
 
-class _Nobody:
+class _NotHeld:
     """The guard of a key that is not held."""
 
     def valid(self) -> bool:
         return False
 
 
-_NOBODY: Final = _Nobody()
+_NOT_HELD: Final = _NotHeld()
 
 
 class LeaseTable:
@@ -123,7 +123,7 @@ class LeaseTable:
         return key in self._held
 
     def __iter__(self) -> Iterator[Leadership]:
-        """Those held now; the table may change while it is walked."""
+        """The leaderships held now; the table may change during the iteration."""
         return iter(list(self._held.values()))
 
     def get(self, key: LeaseKey) -> Leadership | None:
@@ -135,8 +135,8 @@ class LeaseTable:
         return leadership is not None and leadership.stage in (Stage.WAITING, Stage.OPENING) and leadership.valid()
 
     def guard(self, key: LeaseKey) -> LeaseGuard:
-        """Of the present leadership only: a later one of the same key has its own."""
-        return self._held.get(key, _NOBODY)
+        """The guard of the present leadership; a later one of the same key has another guard."""
+        return self._held.get(key, _NOT_HELD)
 
     def is_current(self, leadership: Leadership) -> bool:
         return self._held.get(leadership.key) is leadership
@@ -144,9 +144,9 @@ class LeaseTable:
     # Beginning and going on.
 
     def hold(self, lease: Lease, *, sent_ms: int) -> Leadership | None:
-        """The store says it is mine, in answer to a call sent at ``sent_ms``.
+        """The store has answered that this agent holds it; the call was sent at ``sent_ms``.
 
-        None when this very epoch has ended here before: release it first. Held at the same epoch it is extended.
+        Returns None if this epoch has ended here before: release it first. A lease held at the same epoch is extended.
         """
         present = self._held.get(lease.key)
         if present is not None:
@@ -161,7 +161,7 @@ class LeaseTable:
         return leadership
 
     def renewable(self) -> list[Leadership]:
-        """What to renew now: held, not given up, and not past its deadline, beyond which nothing is trusted."""
+        """What to renew now: held, not in doubt, and not past its deadline."""
         now_ms = self._clock.boot_ms()
         return [leadership for leadership in self._held.values() if now_ms < leadership._good_until_ms]
 
@@ -175,11 +175,11 @@ class LeaseTable:
     # Doubt and ending.
 
     def doubt(self, leadership: Leadership) -> None:
-        """A release or the completion of a transfer is about to be sent: no more writes (R20)."""
+        """A release or the completion of a transfer is about to be sent: take no more writes (R20)."""
         leadership._bar()
 
     def end(self, leadership: Leadership) -> bool:
-        """For good. False when it had ended before."""
+        """End it for good. False if it had ended before."""
         leadership._bar()
         if not self.is_current(leadership):
             return False
@@ -188,7 +188,7 @@ class LeaseTable:
         return True
 
     def overdue(self) -> list[Leadership]:
-        """Past their local deadline: to be considered lost, whatever the store says."""
+        """Past their local deadline: they are lost, whatever the store says."""
         now_ms = self._clock.boot_ms()
         return [leadership for leadership in self._held.values() if now_ms >= leadership._deadline_ms]
 
@@ -196,7 +196,7 @@ class LeaseTable:
         return min((leadership._deadline_ms for leadership in self._held.values()), default=None)
 
     def forget_except(self, existing: Collection[LeaseKey]) -> None:
-        """Drop the memory of ended epochs of keys that no longer exist, so that it does not grow for ever."""
+        """Forget the ended epochs of keys that no longer exist, so that the memory has a bound."""
         for key in [key for key in self._ended if key not in existing]:
             del self._ended[key]
 

@@ -1,12 +1,12 @@
-"""Which agent should lead which partition: consistent hashing with a load bound (S3.7–S3.9). Pure.
+"""Which agent should lead which partition: consistent hashing with a load bound Pure.
 
     0 ──────●───────────────●──────────────●──────────────●──── 2⁶⁴-1, and round to 0
        agent-1:vn0     agent-2:vn42   agent-3:vn87   agent-1:vn149
                 ▲                ▲              ▲
             orders:0         orders:1       orders:2        each goes to the first virtual node clockwise
 
-Every process computes the same answer from the same agents and partitions; nobody coordinates. The answer is a wish:
-leases decide who really leads. Must not do IO, keep state between calls, or depend on the order of its input.
+Every process computes the same answer from the same agents and partitions, without coordination. The answer is only a
+wish: leases decide which agent really leads. Must not do IO, keep state between calls, or depend on the input's order.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ def load_bound(*, agents: int, partitions: int) -> int:
 
 
 def assign(agents: Iterable[str], partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
-    """Each partition's agent; no agents, no assignment.
+    """The agent of each partition; empty without agents.
 
-    Two rounds, so that an overloaded agent disturbs nobody else. In the first, every agent keeps its natural partitions
-    up to the bound, in ring order. In the second, what overflowed goes clockwise to the first agent with room. A
-    partition moves between two assignments only if its natural agent changed or it overflowed in one of them: were
-    overflow placed in the same round as the rest, it would push out partitions that nothing else had touched.
+    There are two rounds, so that an overloaded agent does not disturb the others. In the first, every agent keeps its
+    natural partitions up to the bound, in ring order. In the second, each partition that found no room goes clockwise
+    to the first agent with room. So a partition moves between two assignments only if its natural agent changed, or if
+    it found no room in one of them. With a single round, overflow would displace partitions of agents that did not
+    change.
     """
     names = sorted(set(agents))
     placed = _place(set(partitions))
@@ -70,16 +71,8 @@ def assign(agents: Iterable[str], partitions: Iterable[TopicPartition]) -> dict[
     return assigned
 
 
-def diff(
-    owned: Iterable[TopicPartition], wanted: Iterable[TopicPartition]
-) -> tuple[list[TopicPartition], list[TopicPartition]]:
-    """What to acquire and what to release, each in order, to get from ``owned`` to ``wanted``."""
-    have, want = set(owned), set(wanted)
-    return sorted(want - have), sorted(have - want)
-
-
 def _ring(names: list[str]) -> tuple[list[int], list[str]]:
-    """Every virtual node's position and agent, in ring order; agents that share a position stand in name order."""
+    """The position and agent of every virtual node, in ring order; nodes at one position are in name order."""
     nodes: list[tuple[int, str]] = []
     for name in names:
         # FNV reads left to right: hash the shared prefix once and go on from there for each virtual node.
@@ -90,7 +83,7 @@ def _ring(names: list[str]) -> tuple[list[int], list[str]]:
 
 
 def _place(partitions: set[TopicPartition]) -> list[tuple[int, TopicPartition]]:
-    """Every partition's position, in ring order: the one order of placement that all processes share."""
+    """The position of every partition, in ring order. All processes place partitions in this order."""
     by_topic: defaultdict[str, list[int]] = defaultdict(list)
     for topic, partition in partitions:
         by_topic[topic].append(partition)

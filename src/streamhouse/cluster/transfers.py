@@ -1,4 +1,4 @@
-"""Handing leases over without a gap: what each side decides (S3.19, R20). Pure.
+"""Handing a lease over to another agent: what each side decides (R20). Pure.
 
     sender                                        target
     initiate ──────────── PENDING ───────────►  wants it? ── no ──► REJECTED
@@ -6,13 +6,12 @@
     losing: stop, flush ◄─ ACCEPTED ───────────────┘
     guard invalid, complete ─ COMPLETED, epoch + 1 ─►  acquire answers EXTENDED: adopt, open
 
-The sender serves until the target has accepted, so an offer that nobody answers costs nothing. Once completion has been
-sent, only the store knows who leads: the sender sends the identical completion until it has a verdict, and never serves
-again under its old epoch.
+The sender serves until the target has accepted, so an offer without an answer costs nothing. Once the completion has
+been sent, only the store knows who leads: the sender sends the identical completion until it has a verdict, and never
+serves again under its old epoch.
 
-The target takes a completed transfer by acquiring: that gives it the watermark and an expiry counted from its own
-request, and if the sender died on the way and its lease ran out, it gives the lease all the same.
-"""
+The target takes a completed transfer by acquiring it. That returns the watermark and an expiry counted from the
+target's own request. It also works if the sender died on the way and its lease has expired."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from streamhouse.metadata.contract import LeaseKey, Transfer, TransferState
 
 
 class Offer(StrEnum):
-    """What became of a transfer that this agent has initiated."""
+    """The state of a transfer that this agent has initiated."""
 
     OPEN = "open"
     ACCEPTED = "accepted"
@@ -35,7 +34,7 @@ class Offer(StrEnum):
 
 
 def judge_offer(listed: Transfer | None) -> Offer:
-    """``listed`` is the transfer as the store shows it among the open ones; None when it is not there any more."""
+    """``listed``: the transfer among the open ones in the store; None if it is not there any more."""
     if listed is None:
         return Offer.REFUSED
     if listed.state is TransferState.PENDING:
@@ -47,7 +46,7 @@ class Completion(StrEnum):
     MOVED = "moved"
     """The target leads."""
     NOT_MINE = "not mine"
-    """The epoch has moved on, by this transfer or otherwise: whoever leads, it is not this agent."""
+    """The epoch is later now, by this transfer or otherwise: this agent does not lead."""
     REFUSED = "refused"
     """This transfer will not move it. The lease may still be this agent's."""
     UNKNOWN = "unknown"
@@ -73,8 +72,9 @@ def refusal(
 ) -> str | None:
     """Why this agent rejects an incoming transfer, or None to accept it.
 
-    ``wish`` must be fresh: both sides then agree on who should lead. What a leaving agent hands over is taken even
-    when the ring names a third one (which did not answer it, perhaps): it cannot come back as in a game of ping-pong.
+    ``wish`` must be fresh: both sides then agree on who should lead. A lease of a leaving agent is accepted even when
+    the ring names a third agent, which perhaps did not answer: the leaving agent cannot get it back, so it cannot move
+    to and fro.
     """
     if stopping:
         return f"{agent_id} is stopping"
@@ -84,12 +84,12 @@ def refusal(
         return f"{transfer.key} does not exist"
     leader = wish.leader_of[transfer.key]
     if leader != agent_id and transfer.from_agent not in draining:
-        return f"{leader or 'nobody'} should lead {transfer.key}"
+        return f"{leader or 'no agent'} should lead {transfer.key}"
     return None
 
 
 class Accepted:
-    """Incoming transfers that this agent has accepted and whose end it has not seen."""
+    """Incoming transfers that this agent has accepted and that have not ended yet, as far as it knows."""
 
     def __init__(self) -> None:
         self._transfers: dict[LeaseKey, UUID] = {}
@@ -111,5 +111,5 @@ class Accepted:
             self._transfers.pop(key, None)
 
     def ended(self, listed: Mapping[UUID, Transfer]) -> list[LeaseKey]:
-        """Those no longer open: completed, most likely. Acquiring tells."""
+        """The accepted transfers that are no longer open. Most are completed; acquiring tells."""
         return [key for key, transfer_id in self._transfers.items() if transfer_id not in listed]

@@ -1,4 +1,4 @@
-"""Names of things: topic ids, partition keys, and the rules a name must keep."""
+"""Topic ids, partition keys, append ids, and the rule for topic names."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import NewType
 from streamhouse.core.errors import InvalidRequest, InvalidTopicName
 
 TopicId = NewType("TopicId", uuid.UUID)
-"""A topic's identity. A topic recreated under the same name is another topic (R19)."""
+"""The identity of a topic. A topic that is created again under the same name is another topic (R19)."""
 
 AppendId = NewType("AppendId", uuid.UUID)
-"""The identity of one commit, made by its writer, kept through every retry (R5)."""
+"""The identity of one commit. Its writer makes it and keeps it in every retry (R5)."""
 
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
@@ -26,7 +26,7 @@ class PartitionKey:
     topic_id: TopicId
     partition: int
     _hash: int = field(init=False, repr=False, compare=False)
-    """Every look-up on the hot path is by one of these, and a UUID takes its time to hash."""
+    """Every look-up on the hot path hashes one of these, and hashing a UUID is slow."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((self.topic_id.int, self.partition)))
@@ -39,7 +39,7 @@ class PartitionKey:
 
 
 def check_topic_name(name: str) -> str:
-    """Kafka's rule, which also keeps '/' out: Oxia orders keys by path segment (S2.37)."""
+    """Kafka's rule, which also excludes '/': Oxia orders keys by path segment."""
     if name in (".", "..") or not _TOPIC_NAME.fullmatch(name):
         raise InvalidTopicName(f"topic name {name[:260]!r} is not allowed")
     return name

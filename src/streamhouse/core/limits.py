@@ -71,7 +71,7 @@ MAX_LEASE_TTL_MS: Final = 3_600_000  # a longer lease is a mistake of units
 MAX_TTL_MS: Final = 30 * 86_400_000  # pins, claims, flush requests, transfers: a longer one is a mistake of units
 MAX_KEYS_PER_CALL: Final = 100_000  # partitions, objects or pins named in one call: a largest topic's worth
 MAX_ROWS_PER_SWEEP: Final = 100_000  # what one call of a clean-up may drop: it runs in one transaction
-MAX_PRODUCER_ID_BLOCK: Final = 1_000_000  # lost with its owner; 2⁶³ ids last for ever at this rate
+MAX_PRODUCER_ID_BLOCK: Final = 1_000_000  # lost with its owner; 2⁶³ ids never run out at this rate
 MAX_DEFINITION_BYTES: Final = 256 * KIB  # a table's schema or a pipeline's SQL, written by a person
 MAX_MARKED_PARTITIONS: Final = 1000  # named in a mark of the metadata's progress, which is then some 100 KiB at most
 MAX_DEFINITIONS: Final = 10_000  # of one kind; they are listed whole
@@ -95,7 +95,7 @@ MAX_SESSION_PARTITIONS: Final = 200_000  # of all fetch sessions, about 400 byte
 # Names.
 MAX_AGENT_ID_BYTES: Final = 256  # an id is written into every lease and heartbeat row
 MAX_JSON_METADATA_BYTES: Final = 64 * KIB  # an agent's free-form metadata
-MAX_NAME_BYTES: Final = 1024  # query ids, claims, owners, reasons: keys of rows, or a line for people
+MAX_NAME_BYTES: Final = 1024  # query ids, claims, owners, reasons: keys of rows, or a line of text
 
 # Configuration.
 MAX_CONFIG_FILE_BYTES: Final = 1 * MIB  # every setting spelled out with comments is a few KiB

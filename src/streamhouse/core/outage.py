@@ -1,8 +1,8 @@
-"""Something that is away and comes back, told in two lines however often it was tried in between.
+"""Logs an outage in two lines, however often a call was tried in between.
 
-A line when it goes, with what went wrong, and one when it works again, with how long it was. It counts as back only
-after it has worked for a while: with many calls under way, some fail beside others that do not. Waits on the event
-loop; decides nothing for anybody.
+The first line says what fails; the second says that it works again, and after how long. A part counts as working again
+only after a second without a failure: of many calls at a time, some fail while others succeed. Waits on the event loop;
+decides nothing.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _SETTLED_AFTER_S: Final = 1.0
 
 class Outage:
     def __init__(self, what: str, *, clock: Clock, log: logging.Logger) -> None:
-        """``what``: as in "trouble with …" and "… works again"."""
+        """``what``: the part, as in "trouble with …" and "… works again"."""
         self.active = False
-        """Asked before ``works`` on hot paths."""
+        """On hot paths, check this before a call of ``works``."""
         self._what = what
         self._clock = clock
         self._log = log
@@ -44,7 +44,7 @@ class Outage:
         self._settling = asyncio.get_running_loop().call_later(_SETTLED_AFTER_S, self._settled)
 
     def forget(self) -> None:
-        """Nobody waits for its return any more."""
+        """Do not log its end."""
         self._unsettle()
         self.active = False
 

@@ -1,7 +1,7 @@
-"""Where heavy computing runs: beside the event loop, or on it.
+"""Where heavy computing runs: in a thread, or on the event loop.
 
-The work handed over is compiled code that lets go of the interpreter lock (inflating, checksums); pure Python gains
-nothing in a thread. How much of it is under way at a time is bounded by whoever hands it over.
+The work is compiled code that releases the interpreter lock (decompression, checksums); pure Python gains nothing in a
+thread. The caller limits how much of it runs at a time.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ T = TypeVar("T")
 
 class Offload(Protocol):
     async def run(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of ``work(*args, **kwargs)``. When cancelled, the work may still run to its end."""
+        """Returns ``work(*args, **kwargs)``. If the call is cancelled, the work may still run to its end."""
         ...
 
 
 class InlineOffload:
-    """At once, on the event loop: for the simulator, where nothing may happen in another order when run again."""
+    """Runs it at once, on the event loop. For the simulator, where the order must be the same in every run."""
 
     async def run(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return work(*args, **kwargs)
@@ -38,5 +38,5 @@ class ThreadOffload:
         return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: work(*args, **kwargs))
 
     async def close(self) -> None:
-        """After the work under way has ended."""
+        """Returns after the running work has ended."""
         await asyncio.to_thread(self._pool.shutdown)

@@ -1,4 +1,4 @@
-"""The tail cache: the newest visible batches of every partition led here, in memory, bounded (S2.18).
+"""The tail cache: the newest visible batches of every partition led here, in memory, with a bound.
 
     one partition's run          oldest                         newest
                           ┌─────────┬─────────┬─────────┬─────────┐
@@ -6,14 +6,14 @@
                           └─────────┴─────────┴─────────┴─────────┘
                         start                                    end      offsets; reads from start to end are hits
 
-A run has no gaps and ends at the last batch published. Readers that keep up find everything here and touch neither
-metadata nor object store; others miss and fall back. At the end of a run the answer is "nothing newer", which is worth
-as much as the batches: it lets a reader wait without asking anybody. Eviction takes the oldest batch of all partitions,
-so that a busy partition cannot push a quiet one out before its time.
+A run has no gaps and ends at the last batch published. Readers that keep up find everything here and ask neither the
+metadata store nor the object store; other readers miss and fall back. At the end of a run the answer is "nothing
+newer". That answer matters as much as the batches: it lets a reader wait without a call. Eviction removes the oldest
+batch of all partitions, so that a busy partition does not displace the newer batches of a quiet one.
 
-Owns references to batches, never copies of them (but for a view that would keep something larger alive). Whoever
-publishes a buffer gives up the right to change it: readers may hold it for as long as they like. Does no IO, and does
-not decide what is visible: what is published, is.
+Holds references to batches, not copies (except for a view that would keep something larger alive). A published buffer
+must never change again: readers may hold it as long as they like. Does no IO, and does not decide what is visible: what
+is published is visible.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from streamhouse.wire.batch import HEADER_BYTES
 from streamhouse.wire.buffers import BytesLike, byte_view
 
 BATCH_OVERHEAD_BYTES: Final = 500
-"""The objects around a cached batch, as measured; for tiny batches they are most of it."""
+"""The measured size of the objects around a cached batch; for tiny batches most of the memory."""
 
 _OFFSETS: Final = Struct(">q15xi")  # a batch's base offset and last offset delta
-_SHRINK_FROM: Final = 64  # slots of evicted batches worth giving back
+_SHRINK_FROM: Final = 64  # evicted batches before their slots are freed
 
 
 class TailRead(NamedTuple):
@@ -42,7 +42,7 @@ class TailRead(NamedTuple):
 
 
 class _Run:
-    """Batches of one partition. ``head`` counts the evicted ones still in the lists, so that eviction is cheap.
+    """The batches of one partition. ``head`` counts the evicted ones still in the lists, so that eviction is cheap.
 
     ``ends[i]`` is the offset after batch ``i``, ``sums[i]`` the bytes of all batches up to and with it.
     """
@@ -55,7 +55,7 @@ class _Run:
         self.ends: list[int] = []
         self.sums: list[int] = []
         self.before = 0
-        """Bytes of all batches before the list's first."""
+        """The bytes of all batches before the first in the lists."""
         self.head = 0
         self.alive = True
 
@@ -78,7 +78,7 @@ class _Run:
         self.sums.append((self.sums[-1] if self.sums else self.before) + len(view))
 
     def evict_oldest(self) -> int:
-        """The bytes that are free now."""
+        """Returns the number of bytes freed."""
         view = self.views[self.head]
         assert view is not None
         self.views[self.head] = None
@@ -90,8 +90,8 @@ class _Run:
             self.head = 0
         return len(view)
 
-    def end_it(self) -> None:
-        """Let go of everything: the queue may mention this run for a while yet."""
+    def clear(self) -> None:
+        """Drop everything. The queue may refer to this run for some time."""
         self.alive = False
         self.views, self.ends, self.sums, self.head = [], [], [], 0
 
@@ -117,13 +117,14 @@ class TailCache:
         self._max_bytes = max_bytes
         self._runs: dict[PartitionKey, _Run] = {}
         self._order: deque[_Run] = deque()
-        """One mention of its run for each batch, oldest first; a run's own batches are in order, so it says which."""
-        self._dropped_mentions = 0
+        """The run of each batch, oldest batch first. The batches of a run are in order, so this says which one is
+        oldest."""
+        self._dropped_count = 0
         self._bytes = 0
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all batches held, and of what is around them."""
+        """The bytes of all batches held, and of the objects around them."""
         return self._bytes
 
     @property
@@ -131,10 +132,10 @@ class TailCache:
         return self._max_bytes
 
     def publish(self, key: PartitionKey, base_offset: int, batches: Sequence[BytesLike]) -> None:
-        """Add consecutive batches, their real offsets in them, none of which may ever change again.
+        """Add consecutive batches with their real offsets. They must never change again.
 
-        Batches that do not continue the partition's run start it anew. Raises ValueError for batches that do not
-        continue each other, before any of them is taken.
+        Batches that do not continue the partition's run start a new run. Raises ValueError if the batches do not follow
+        each other; then none of them is added.
         """
         checked: list[tuple[memoryview, int]] = []
         next_offset = base_offset
@@ -157,9 +158,9 @@ class TailCache:
             self._evict()
 
     def read(self, key: PartitionKey, offset: int, max_bytes: int) -> TailRead | None:
-        """Whole batches from the one that holds ``offset`` on, the first whatever its size; None is a miss.
+        """Whole batches from the one with ``offset`` on, the first whatever its size. None is a miss.
 
-        At the end of the run the answer has no batches: nothing newer is visible here.
+        At the end of the run the answer has no batches: nothing newer is visible.
         """
         run = self._runs.get(key)
         if run is None or not run.start <= offset <= run.end:
@@ -177,17 +178,17 @@ class TailCache:
         return None if run is None else run.end
 
     def drop(self, key: PartitionKey) -> None:
-        """Forget the partition: its leadership is over, or its run is broken."""
+        """Forget the partition: its leadership has ended, or its run is broken."""
         run = self._runs.pop(key, None)
         if run is None:
             return
         self._bytes -= run.size_bytes + BATCH_OVERHEAD_BYTES * len(run)
-        self._dropped_mentions += len(run)
-        run.end_it()
-        if self._dropped_mentions * 2 > len(self._order):
-            # At least half of the queue is of no use: clearing it out is paid for by the publishes that filled it.
+        self._dropped_count += len(run)
+        run.clear()
+        if self._dropped_count * 2 > len(self._order):
+            # At least half of the queue is useless now. The publishes that filled it pay for the cleaning.
             self._order = deque(each for each in self._order if each.alive)
-            self._dropped_mentions = 0
+            self._dropped_count = 0
 
     def _evict(self) -> None:
         while self._bytes > self._max_bytes and self._order:
@@ -195,7 +196,7 @@ class TailCache:
             if run.alive:
                 self._bytes -= run.evict_oldest() + BATCH_OVERHEAD_BYTES
             else:
-                self._dropped_mentions -= 1
+                self._dropped_count -= 1
 
 
 def _own_view(batch: BytesLike) -> memoryview:
@@ -203,5 +204,5 @@ def _own_view(batch: BytesLike) -> memoryview:
     if len(view) < HEADER_BYTES:
         raise ValueError(f"{len(view)} bytes are no record batch")
     if isinstance(batch, memoryview) and memoryview(batch.obj).nbytes > len(view):
-        view = memoryview(bytes(view))  # a view would keep all of the buffer around it, which nobody counts
+        view = memoryview(bytes(view))  # a view would keep the whole buffer around it, which is not counted
     return view.toreadonly()

@@ -11,6 +11,7 @@ import logging
 from contextlib import suppress
 from typing import Final
 
+from streamhouse.core.backoff import Backoff
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import (
     ObjectExists,
@@ -26,8 +27,7 @@ from streamhouse.objectstore.keys import ProbeKey
 
 WAIT_S: Final = 30.0  # as long as for PostgreSQL
 TELL_WAITING_S: Final = 2.0  # a person at a terminal begins to wonder; a server that restarts is back by then
-_FIRST_PAUSE_S: Final = 0.05
-_LONGEST_PAUSE_S: Final = 1.0
+_BACKOFF: Final = Backoff(first_ms=50, longest_ms=1_000)
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ async def wait_for_store(
     or missing, a bucket that does not exist, a server that does not keep its word.
     """
     loop = asyncio.get_running_loop()
-    deadline_s, pause_s = loop.time() + wait_s, _FIRST_PAUSE_S
+    deadline_s, tries = loop.time() + wait_s, 0
     problem = StoreUnavailable(f"{store.url} does not answer")
     telling = loop.call_later(
         TELL_WAITING_S, lambda: _log.warning("waiting for the object store %s: %s", store.url, problem.message)
@@ -58,11 +58,11 @@ async def wait_for_store(
                 problem = error
             except TimeoutError:
                 problem = StoreUnavailable(f"{store.url} does not answer in time")
-            wait = pause_s * randomness.uniform(0.5, 1.0)
-            if loop.time() + wait >= deadline_s:
+            tries += 1
+            pause_s = _BACKOFF.pause_s(tries, randomness)
+            if loop.time() + pause_s >= deadline_s:
                 raise problem
-            await asyncio.sleep(wait)
-            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+            await asyncio.sleep(pause_s)
     finally:
         telling.cancel()
 

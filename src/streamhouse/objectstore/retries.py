@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from streamhouse.core.backoff import Backoff
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import InvalidRequest, ObjectExists, StoreError, StoreUnavailable, StreamHouseError
 from streamhouse.core.limits import MAX_STORE_ATTEMPTS, MIB, MULTIPART_PART_BYTES
@@ -50,9 +51,8 @@ class RetryPolicy:
         """What a body may take on top of the time-out and of the deadline."""
         return body_bytes * 1000 // self.slowest_bytes_per_s
 
-    def pause_ms(self, attempt: int) -> int:
-        """The longest pause after this attempt, counted from 1."""
-        return min(self.longest_pause_ms, self.first_pause_ms << min(attempt - 1, 30))
+    def backoff(self) -> Backoff:
+        return Backoff(first_ms=self.first_pause_ms, longest_ms=self.longest_pause_ms, least_share=0)
 
 
 DEFAULT_POLICY: Final = RetryPolicy()
@@ -66,6 +66,7 @@ class RetryingStore(WrappedStore):
         self._clock = clock
         self._randomness = randomness
         self._policy = policy
+        self._backoff = policy.backoff()
         self._outage = Outage(f"the object store {inner.url}", clock=clock, log=_log)
 
     async def attempt(
@@ -102,13 +103,13 @@ class RetryingStore(WrappedStore):
                 doubt = error
             if attempt > _TRIES_UNSAID:
                 self._outage.fails(doubt.message)
-            pause_ms = self._randomness.uniform(0, policy.pause_ms(attempt))
-            if attempt == MAX_STORE_ATTEMPTS or self._clock.boot_ms() + pause_ms >= deadline_ms:
+            pause_s = self._backoff.pause_s(attempt, self._randomness)
+            if attempt == MAX_STORE_ATTEMPTS or self._clock.boot_ms() + pause_s * 1000 >= deadline_ms:
                 spent_ms = self._clock.boot_ms() - started_ms
                 raise StoreUnavailable(
                     f"gave up after {attempt} tries in {spent_ms} ms: {doubt.message}", hint=doubt.hint
                 ) from doubt
-            await asyncio.sleep(pause_ms / 1000)
+            await asyncio.sleep(pause_s)
 
     @contextmanager
     def _heard(self, what: str, body_bytes: int) -> Iterator[None]:

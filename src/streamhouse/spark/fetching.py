@@ -27,7 +27,7 @@ from streamhouse.spark.arrow_rows import arrow_schema, decoded_columns, shape
 from streamhouse.spark.connection import Connection
 from streamhouse.spark.plan import ReadRange, check_covered, clip
 from streamhouse.spark.snapshot import DataLoss, scan_pages, scan_ranges
-from streamhouse.wire.columns import Run, iter_columns
+from streamhouse.wire.columns import StoredBatches, iter_columns
 
 _AHEAD_BYTES: Final = 24 * MIB
 """Under way or waiting to be decoded: enough to hide an object store's latency, little enough for many workers."""
@@ -60,7 +60,7 @@ def read_ranges(
             runs.close()
 
 
-def _runs(connection: Connection, ranges: Sequence[ReadRange], loss: DataLoss) -> Generator[Run, None, None]:
+def _runs(connection: Connection, ranges: Sequence[ReadRange], loss: DataLoss) -> Generator[StoredBatches, None, None]:
     fetcher = _Fetcher(connection, loss)
     blocks = fetcher.blocks(ranges)
     try:
@@ -70,9 +70,9 @@ def _runs(connection: Connection, ranges: Sequence[ReadRange], loss: DataLoss) -
         connection.run(blocks.aclose())
 
 
-async def _some(blocks: AsyncIterator[Run]) -> list[Run]:
+async def _some(blocks: AsyncIterator[StoredBatches]) -> list[StoredBatches]:
     """The next runs, some at a time; none at the end."""
-    taken: list[Run] = []
+    taken: list[StoredBatches] = []
     size = 0
     async for run in blocks:
         taken.append(run)
@@ -98,13 +98,13 @@ class _Fetcher:
         self._loss = loss
         self._reader: ObjectReader | None = None
 
-    async def blocks(self, ranges: Sequence[ReadRange]) -> AsyncGenerator[Run, None]:
+    async def blocks(self, ranges: Sequence[ReadRange]) -> AsyncGenerator[StoredBatches, None]:
         """In the order of the ranges, each from its first offset to its last."""
         options = ReaderOptions(block_cache_bytes=_CACHE_BYTES, index_cache_bytes=4 * MIB, max_downloads=16)
         store = await self._connection.objects()
         self._reader = ObjectReader(store=store, offload=InlineOffload(), options=options, stats=ReaderStats())
         jobs = self._jobs(ranges)
-        ahead: deque[tuple[_Job, asyncio.Task[list[Run]]]] = deque()
+        ahead: deque[tuple[_Job, asyncio.Task[list[StoredBatches]]]] = deque()
         ahead_bytes = 0
         try:
             while True:
@@ -165,13 +165,13 @@ class _Fetcher:
         if size:
             yield _Job(range=replace(part, from_offset=at, to_offset=upto), entry=entry, size_bytes=size)
 
-    async def _run(self, job: _Job) -> list[Run]:
+    async def _run(self, job: _Job) -> list[StoredBatches]:
         try:
             return await self._fetch(job.range, job.entry)
         except DamagedObject as error:
             return await self._resolve_again(job.range, error)
 
-    async def _fetch(self, part: ReadRange, entry: Entry) -> list[Run]:
+    async def _fetch(self, part: ReadRange, entry: Entry) -> list[StoredBatches]:
         wanted = []
         for stretch in await self._objects.stretches(part.key, entry, part.from_offset):
             if stretch.base_offset >= part.to_offset:
@@ -179,7 +179,7 @@ class _Fetcher:
             wanted.append(stretch)
         self._objects.fetch_ahead(wanted)
         return [
-            Run(
+            StoredBatches(
                 partition=part.key.partition,
                 data=(await self._objects.block(stretch)).data,
                 from_offset=part.from_offset,
@@ -188,10 +188,10 @@ class _Fetcher:
             for stretch in wanted
         ]
 
-    async def _resolve_again(self, part: ReadRange, damage: DamagedObject) -> list[Run]:
+    async def _resolve_again(self, part: ReadRange, damage: DamagedObject) -> list[StoredBatches]:
         """R7: the offsets may be elsewhere by now, or below the log start. Raises DamagedObject when they are not."""
         metadata = await self._connection.metadata()
-        runs: list[Run] = []
+        runs: list[StoredBatches] = []
         for _ in range(_MAX_REPLACED):
             left = await self._what_is_left(part)
             if left is None:

@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from streamhouse.core.backoff import Backoff
 from streamhouse.core.errors import (
     BatchRegressed,
     LimitExceeded,
@@ -36,8 +37,7 @@ from streamhouse.spark.sink_shares import TopicShare
 
 T = TypeVar("T")
 
-_FIRST_PAUSE_S: Final = 0.01
-_LONGEST_PAUSE_S: Final = 0.25
+_BACKOFF: Final = Backoff(first_ms=10, longest_ms=250)
 """How late a finished batch is noticed at most."""
 _NAMED: Final = 8
 
@@ -68,7 +68,7 @@ class SinkCommit:
         Raises BatchRegressed, NotAdopted (also when the metadata stays away for so long), StoreUnavailable for uploads
         that are too old, LimitExceeded for more slices than an intent takes, TopicNotFound.
         """
-        waited = _Patience(self._timeout_ms)
+        waited = _TimeLimit(self._timeout_ms)
         for share in shares:
             if len(share.slices) > MAX_INTENT_SLICES:
                 raise LimitExceeded(
@@ -79,7 +79,7 @@ class SinkCommit:
             key = IntentKey(query_id=batch.query_id, topic_id=share.topic_id, batch_id=batch.batch_id)
             await self._commit(key, share, batch, waited)
 
-    async def _commit(self, key: IntentKey, share: TopicShare, batch: BatchId, waited: _Patience) -> None:
+    async def _commit(self, key: IntentKey, share: TopicShare, batch: BatchId, waited: _TimeLimit) -> None:
         intent = Intent(key=key, slices=share.slices)
         while True:
             outcome = await waited.until_known(
@@ -115,7 +115,7 @@ class SinkCommit:
                 " rows depend on chance, failOnChangedBatch=false keeps what is there",
             )
 
-    async def _complete(self, intent: Intent, share: TopicShare, batch: BatchId, waited: _Patience) -> bool:
+    async def _complete(self, intent: Intent, share: TopicShare, batch: BatchId, waited: _TimeLimit) -> bool:
         """Until every partition has adopted its share. On a leaderless topic the one that waits does it.
 
         False: the metadata store has lost the intent, and the rows are not in the log.
@@ -143,7 +143,7 @@ class SinkCommit:
             raise TopicNotFound(f"topic {share.topic} was deleted while {key.query_id} wrote to it") from error
         return False
 
-    async def _adopt(self, intent: Intent, batch: BatchId, waited: _Patience) -> None:
+    async def _adopt(self, intent: Intent, batch: BatchId, waited: _TimeLimit) -> None:
         for partition in sorted({piece.partition for piece in intent.slices} - intent.adopted):
 
             async def adopt(partition: int = partition) -> Verdict | None:
@@ -158,20 +158,20 @@ class SinkCommit:
                 await waited.pause(f"{batch}: partition {partition} answers {verdict}")
 
 
-class _Patience:
+class _TimeLimit:
     """One time limit for all that is waited for, in ever longer pauses."""
 
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
         self._deadline_s = asyncio.get_running_loop().time() + timeout_ms / 1000
-        self._pause_s = _FIRST_PAUSE_S
+        self._pauses = 0
 
     async def pause(self, state: str) -> None:
         """Raises NotAdopted, with the state of things, when the time is up."""
         if asyncio.get_running_loop().time() >= self._deadline_s:
             raise NotAdopted(f"{state} after {self._timeout_ms / 1000:g} s")
-        await asyncio.sleep(self._pause_s)
-        self._pause_s = min(self._pause_s * 1.5, _LONGEST_PAUSE_S)
+        self._pauses += 1
+        await asyncio.sleep(_BACKOFF.step_ms(self._pauses) / 1000)
 
     async def until_known(self, call: Callable[[], Awaitable[T]], state: str) -> T:
         """Sent again while its outcome is unknown: that is always safe (R5)."""

@@ -53,7 +53,7 @@ _GUESSED_INFLATION: Final = 4  # how much room to reserve for a compressed body;
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class StoredBatches:
     """Whole batches of one partition, laid end to end, and which of their offsets are wanted."""
 
     partition: int
@@ -66,7 +66,7 @@ class Run:
 
 
 class _Step(NamedTuple):
-    run: Run
+    run: StoredBatches
     pos: int
     header: BatchHeader
     base_offset: int
@@ -88,7 +88,7 @@ def schema(columns: Sequence[str] = WITHOUT_HEADERS, *, timestamp_unit: Timestam
 
 
 def decode_columns(
-    runs: Iterable[Run],
+    runs: Iterable[StoredBatches],
     *,
     columns: Sequence[str] = WITHOUT_HEADERS,
     timestamp_unit: TimestampUnit = "ms",
@@ -117,7 +117,7 @@ def decode_columns(
 
 
 def iter_columns(
-    runs: Iterable[Run],
+    runs: Iterable[StoredBatches],
     *,
     columns: Sequence[str] = WITHOUT_HEADERS,
     timestamp_unit: TimestampUnit = "ms",
@@ -151,7 +151,7 @@ def iter_columns(
         yield from _split(_record_batch(decoder.finish(), result_schema), 2 * target_bytes)
 
 
-def _plan(runs: Iterable[Run], *, skip_control: bool, check_crc: bool) -> Iterator[_Step]:
+def _plan(runs: Iterable[StoredBatches], *, skip_control: bool, check_crc: bool) -> Iterator[_Step]:
     """The batches to decode. Those wholly outside a run's range are stepped over without another look."""
     for run in runs:
         if run.from_offset < 0 or run.to_offset > MAX_INT64:

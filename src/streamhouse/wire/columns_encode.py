@@ -2,7 +2,7 @@
 
 A row becomes a record: key and value from binary or string columns (null stays null), the time in milliseconds, headers
 from a list<struct<key: string, value: binary>> (null and empty lists are no headers). Batches carry base offset 0
-unless told otherwise: whoever commits them decides where they stand.
+unless told otherwise: the commit decides their offsets.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from node import Stage, acked, batch, settle, values_in
 
+from streamhouse.core.backoff import Backoff
 from streamhouse.core.errors import (
     BackPressureRejected,
     CorruptBatch,
@@ -251,7 +252,7 @@ async def test_r10_not_yet_sends_the_identical_commit_again_and_keeps_the_leader
 
 async def test_r10_not_yet_for_long_ends_the_leadership(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log ends elsewhere than this leader believes; waiting for ever would stop every other partition's flushes."""
-    monkeypatch.setattr(commit, "_FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(commit, "_BACKOFF", Backoff(first_ms=1, longest_ms=64))
     async with Stage(tmp_path) as stage:
         topic = await stage.cluster.topic(partitions=2)
         metadata = NotYet(stage.cluster.metadata, times=10**9)

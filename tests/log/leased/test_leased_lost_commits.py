@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from node import Cluster, Node, Stage, acked, batch, settle, stored
 
+from streamhouse.core.backoff import Backoff
 from streamhouse.core.errors import DurabilityMismatch, MetadataUnavailable, NotLeader
 from streamhouse.core.ids import PartitionKey
 from streamhouse.metadata.contract import Durability, HeldLease, Holder, LeaseKey, MetadataStore, Topic
@@ -65,7 +66,7 @@ async def given_up(node: Node) -> None:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamhouse.log.leased.commit._FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr("streamhouse.log.leased.commit._BACKOFF", Backoff(first_ms=1, longest_ms=1))
 
 
 @pytest.mark.usefixtures("quick")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import selectors
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -14,8 +13,8 @@ from streamhouse.core.randomness import SeededRandomness
 from streamhouse.formats.segment_v1_writer import SegmentWriter
 from streamhouse.formats.shared_blob_v1_writer import BlobWriter
 from streamhouse.log.reader.cursor import ReadResult
-from streamhouse.log.reader.leading import Leading
 from streamhouse.log.reader.options import ReaderOptions
+from streamhouse.log.reader.protocols import Leading
 from streamhouse.log.reader.reader import LogReader
 from streamhouse.log.tail import TailCache
 from streamhouse.metadata.contract import (
@@ -47,38 +46,9 @@ from streamhouse.objectstore.upload import Upload
 from streamhouse.wire.batch import BatchHeader, read_header, validate
 from streamhouse.wire.buffers import BytesLike
 from streamhouse.wire.records import Record, build_batch, decode_records
+from virtual_time import START_MS, LoopClock, run_virtually
 
 T = TypeVar("T")
-START_MS = 1_700_000_000_000
-
-
-class _InstantSelector(selectors.SelectSelector):
-    now_s = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = super().select(0)
-        if not ready and timeout:
-            self.now_s += timeout
-        return ready
-
-
-class InstantLoop(asyncio.SelectorEventLoop):
-    """Time passes only when everybody sleeps."""
-
-    def __init__(self) -> None:
-        self.instant = _InstantSelector()
-        super().__init__(self.instant)
-
-    def time(self) -> float:
-        return self.instant.now_s
-
-
-class LoopClock:
-    def wall_ms(self) -> int:
-        return START_MS + self.boot_ms()
-
-    def boot_ms(self) -> int:
-        return int(asyncio.get_running_loop().time() * 1000)
 
 
 class StillClock:
@@ -93,8 +63,7 @@ def at_once(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]
     """A test on a loop whose hours pass in milliseconds."""
 
     def run() -> None:
-        with asyncio.Runner(loop_factory=InstantLoop) as runner:
-            runner.run(test())
+        run_virtually(test())
 
     run.__name__ = test.__name__
     run.__doc__ = test.__doc__

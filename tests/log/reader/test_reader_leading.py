@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from reading import START_MS, Library, LoopClock, at_once, batch, batches, offsets_in, records_in, settle
+from reading import START_MS, Library, at_once, batch, batches, offsets_in, records_in, settle
 
 from streamhouse.core.errors import NotLeader
 from streamhouse.core.ids import PartitionKey
@@ -20,6 +20,7 @@ from streamhouse.log.wal.opening import open_wal
 from streamhouse.log.wal.options import WalOptions
 from streamhouse.log.wal.task_pump import TaskPump
 from streamhouse.metadata.contract import Durability, HeldLease, Holder, Topic
+from virtual_time import LoopClock
 
 
 class Held:

@@ -11,7 +11,7 @@ from reading import Library, at_once, offsets_in, settle
 
 from streamhouse.core.errors import MetadataError, MetadataUnavailable, NotLeader, OffsetOutOfRange
 from streamhouse.core.ids import PartitionKey
-from streamhouse.log.reader.leading import BufferedBatch, LedPartition
+from streamhouse.log.reader.protocols import BufferedBatch, LedPartition
 from streamhouse.metadata.contract import Durability, MetadataStore, PartitionState
 
 

@@ -9,8 +9,7 @@ import pytest
 from reading import at_once, settle
 
 from streamhouse.core.errors import StoreUnavailable
-from streamhouse.log.reader.lru import ByteLru
-from streamhouse.log.reader.sharing import Batched, ByteGate, SharedCalls
+from streamhouse.log.reader.sharing import Batched, ByteGate, ByteLru, SharedCalls
 
 
 @at_once

@@ -10,7 +10,7 @@ import random
 from pathlib import Path
 
 import pytest
-from reading import START_MS, InstantLoop, Library, Shelf, StillClock, batches, records_in, settle
+from reading import START_MS, Library, Shelf, StillClock, batches, records_in, settle
 
 from streamhouse.core.clock import SystemClock
 from streamhouse.core.errors import CorruptData, OffsetOutOfRange, StreamHouseError, UnsupportedVersion
@@ -24,6 +24,7 @@ from streamhouse.log.tail import TailCache
 from streamhouse.metadata.sqlite.store import SqliteMetadata
 from streamhouse.objectstore.faults import Fault, FaultTimes, FaultyStore, SeededFaults
 from streamhouse.objectstore.local import LocalStore
+from virtual_time import VirtualTimeLoop
 
 RATES = {
     Fault.UNAVAILABLE: 0.05,
@@ -123,13 +124,13 @@ class Story:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_readers_see_every_record_once_and_in_order_whatever_happens(seed: int) -> None:
-    with asyncio.Runner(loop_factory=InstantLoop) as runner:
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         runner.run(Story(seed).run())
 
 
 def test_the_same_seed_tells_the_same_story() -> None:
     def told() -> tuple[float, list[tuple[str, int, int]]]:
-        with asyncio.Runner(loop_factory=InstantLoop) as runner:
+        with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
             gets = runner.run(Story(99).run())
             return runner.get_loop().time(), gets
 

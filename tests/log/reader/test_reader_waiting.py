@@ -13,7 +13,7 @@ from reading import Library, Shelf, at_once, batches, offsets_in, settle
 from streamhouse.core.errors import MetadataUnavailable, NotLeader, PartitionNotFound
 from streamhouse.core.ids import PartitionKey
 from streamhouse.log.reader.cursor import ReadRequest, ReadResult
-from streamhouse.log.reader.leading import BufferedBatch, LedPartition
+from streamhouse.log.reader.protocols import BufferedBatch, LedPartition
 from streamhouse.log.reader.reader import LogReader
 from streamhouse.log.reader.views import PartitionView, Question
 from streamhouse.log.reader.waiting import WaitingRoom

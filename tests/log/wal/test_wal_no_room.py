@@ -147,11 +147,17 @@ async def test_a_recycled_file_ends_the_refusals_although_none_can_be_made(kind:
         told = Told(wal)
         while wal.metrics.log_files < 2:
             await wal.wait_synced(add(wal, bytes(4000)))
+        # A frame that got its place in a spare before that could not be made would wait for it. So let the next spare
+        # be made, fail the one after it, and write on only when that is known.
+        await told.until(lambda: any(name.endswith(".spare") for name in disk.names), look_every_s=0.001)
         disk.fail("create", code=errno.ENOSPC)
         lsns = []
-        while wal.health.no_room is None or not wal.is_full(4000):
+        while wal.metrics.log_files < 3:
             lsns.append(add(wal, bytes(4000)))
-            await asyncio.sleep(0.001)
+            await wal.wait_synced(lsns[-1])
+        await told.until(lambda: wal.health.no_room is not None, look_every_s=0.001)
+        while not wal.is_full(4000):
+            lsns.append(add(wal, bytes(4000)))
         await wal.wait_synced(lsns[-1])
         wal.settle(range(1, lsns[-1] + 1))
         await told.until(lambda: told.heard[-1] is None)

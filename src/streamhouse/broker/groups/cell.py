@@ -19,12 +19,12 @@ from streamhouse.broker.groups.consumer import ConsumerGroup
 from streamhouse.broker.groups.contract import Answer, GroupType
 from streamhouse.broker.groups.payload import encode
 from streamhouse.cluster.lease_table import LeaseGuard
+from streamhouse.core.backoff import Backoff
 from streamhouse.core.errors import Conflict, CoordinatorNotAvailable, LimitExceeded, StreamHouseError
 from streamhouse.metadata.contract import MetadataStore, SlotFence
 
 _log: Final = logging.getLogger(__name__)
-_FIRST_PAUSE_S: Final = 0.1
-_LONGEST_PAUSE_S: Final = 2.0
+_BACKOFF: Final = Backoff(first_ms=100, longest_ms=2_000)
 
 GroupMachine: TypeAlias = ClassicGroup | ConsumerGroup
 
@@ -111,7 +111,7 @@ class Saver:
             cell.saving = asyncio.create_task(self._save(cell), name=f"save group {cell.group_id[:64]}")
 
     async def _save(self, cell: Cell) -> None:
-        pause_s = _FIRST_PAUSE_S
+        failures = 0
         try:
             while cell.saved < cell.wanted and not cell.slot.gone:
                 aim = cell.wanted
@@ -125,10 +125,10 @@ class Saver:
                     return
                 except StreamHouseError as error:
                     self._fail(cell, CoordinatorNotAvailable(f"the store does not take group {cell.group_id}: {error}"))
-                    await asyncio.sleep(pause_s)
-                    pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+                    failures += 1
+                    await asyncio.sleep(_BACKOFF.step_ms(failures) / 1000)
                     continue
-                pause_s = _FIRST_PAUSE_S
+                failures = 0
                 cell.saved, cell.stored = aim, True
                 while cell.held and cell.held[0][0] <= aim:
                     self._deliver(cell, cell.held.popleft()[1])

@@ -1,20 +1,19 @@
-"""Settings: one declaration each, from flags, environment, TOML file or default, with their source on record.
+"""Settings: one declaration each, read from flags, environment, TOML file or default; each knows its source.
 
 kinds.py      what a value may be: text, duration, size, choice, URL …
 schema.py     how a setting is declared, and what follows from it (flag, variable, TOML key)
-declared.py   the settings themselves: add one here, in one declaration; the Kafka door's in declared_kafka.py,
-              consumer groups' in declared_groups.py
+declared.py   the settings themselves: add one here, in one declaration; those of the Kafka port are in
+              declared_kafka.py, those of consumer groups in declared_groups.py
 sources.py    flags, environment and TOML tables → raw values with their origin
-resolve.py    precedence, defaults, parsing
-rules.py      what settings must keep between themselves
-effective.py  the result, printable, with secrets masked
-load.py       the one file that reads the disk
+resolve.py    precedence, defaults, parsing; the result, printable, with secrets masked
+rules.py      rules between settings
+load.py       reads the file and the environment; the only module here that does IO
 """
 
 from streamhouse.core.settings.declared import (
     AgentSettings,
     AssignerSettings,
-    Durability,
+    DurabilitySetting,
     FlushSettings,
     LeaseSettings,
     LogFormat,
@@ -30,10 +29,9 @@ from streamhouse.core.settings.declared import (
 )
 from streamhouse.core.settings.declared_groups import GroupSettings
 from streamhouse.core.settings.declared_kafka import KafkaSettings, is_loopback, is_wildcard
-from streamhouse.core.settings.effective import EffectiveSetting, effective
 from streamhouse.core.settings.kinds import Address
 from streamhouse.core.settings.load import attempt_settings, load_settings
-from streamhouse.core.settings.resolve import SCHEMA, Outcome, Resolution, resolve
+from streamhouse.core.settings.resolve import SCHEMA, EffectiveSetting, Outcome, Resolution, effective, resolve
 from streamhouse.core.settings.schema import Setting
 from streamhouse.core.settings.sources import NON_SETTING_VARIABLES, Origin, OriginKind
 
@@ -43,7 +41,7 @@ __all__ = [
     "Address",
     "AgentSettings",
     "AssignerSettings",
-    "Durability",
+    "DurabilitySetting",
     "EffectiveSetting",
     "FlushSettings",
     "GroupSettings",

@@ -1,8 +1,7 @@
 """The settings. To add one, add one declaration here; flag, variable, TOML key and reference follow (see schema.py).
 
-``why`` gives the reason for the default, and for the bounds where they need one. Defaults that a source document names
-cite its line of the requirements. What two settings must keep between themselves stands in rules.py.
-Settings objects are made by ``resolve``, never by hand: a default may depend on the profile or on other settings.
+``why`` gives the reason for the default, and for the bounds where they need one. Rules between two settings are in
+rules.py. Settings objects are made by ``resolve``, never by hand: a default may depend on the profile or on others.
 """
 
 # ruff: noqa: RUF009 -- the calls declare fields; they are not mutable defaults
@@ -41,7 +40,7 @@ class Profile(StrEnum):
     FAST = "fast"
 
 
-class Durability(StrEnum):
+class DurabilitySetting(StrEnum):
     AUTO = "auto"
     WAL = "wal"
     OBJECT = "object"
@@ -61,7 +60,7 @@ class LogFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataSettings:
-    """Where topics, offsets, leases and the index live."""
+    """The metadata store: topics, offsets, leases and the index."""
 
     url: str = url(
         "sqlite://{data_dir}/metadata.db",
@@ -69,7 +68,7 @@ class MetadataSettings:
         reserved=("oxia",),
         example="postgresql://user:password@host:5432/streamhouse",
         doc="The metadata store: SQLite for one machine, PostgreSQL for a fleet.",
-        why="one process needs no external service (S1.1)",
+        why="one process needs no external service",
     )
     commit_retention_ms: int = duration(
         "1h",
@@ -84,14 +83,14 @@ class MetadataSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
-    """Where records live for good."""
+    """The object store, which keeps the records."""
 
     url: str = url(
         "file://{data_dir}/objects",
         schemes=("file", "s3", "gs", "az"),
         example="s3://bucket/prefix",
-        doc="The object store: a local directory, a bucket, or memory for tests.",
-        why="one process needs no external service (S1.1)",
+        doc="The object store: a local directory or a bucket.",
+        why="one process needs no external service",
     )
     endpoint_url: str | None = optional_url(
         schemes=("http", "https"),
@@ -142,7 +141,7 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
-    """Who this process is among the agents."""
+    """The identity of this process among the agents, and its timings."""
 
     id: str | None = optional_text(
         example="agent-1",
@@ -166,7 +165,7 @@ class AgentSettings:
         pattern=_NAME,
         allowed=_NAME_ALLOWED,
         doc="The agent group; agents take partitions only of their own group.",
-        why="isolation is asked for, not assumed (S3.5)",
+        why="without isolation all agents share the work",
     )
     address: str | None = optional_text(
         example="broker-1.internal:9092",
@@ -181,7 +180,7 @@ class AgentSettings:
         at_most="10m",
         fast="2s",
         doc="How often the agent tells the metadata store that it is alive.",
-        why="three in a liveness timeout (S3.16)",
+        why="three in a liveness timeout",
     )
     liveness_timeout_ms: int = duration(
         "60s",
@@ -189,7 +188,7 @@ class AgentSettings:
         at_most="1h",
         fast="6s",
         doc="An agent silent for longer counts as dead.",
-        why="two lost heartbeats are no death (S1.10, S3.16)",
+        why="an agent may lose two heartbeats",
     )
     stop_timeout_ms: int = duration(
         "20s",
@@ -212,7 +211,7 @@ class LeaseSettings:
         at_most=format_duration(MAX_LEASE_TTL_MS),
         fast="6s",
         doc="How long a lease lasts without a renewal.",
-        why="S3.11; a crashed agent's partitions stand still for at most this long",
+        why="the partitions of a crashed agent stand still for at most this long",
     )
     renew_interval_ms: int = duration(
         "10s",
@@ -220,7 +219,7 @@ class LeaseSettings:
         at_most="10m",
         fast="2s",
         doc="How often leases are renewed.",
-        why="S3.11; two renewals may be lost before a lease is",
+        why="two renewals may be lost before the lease is",
     )
 
 
@@ -234,7 +233,7 @@ class AssignerSettings:
         at_most="10m",
         fast="2s",
         doc="How often agents, topics and leases are looked at and put right.",
-        why="S3.10; half a liveness timeout",
+        why="half a liveness timeout",
     )
 
 
@@ -247,7 +246,7 @@ class SegmentSettings:
         at_least="64KiB",
         at_most="100MiB",
         doc="A segment is closed and uploaded once it holds this much.",
-        why="S3.14 (1 MB, to 100 MB); one block of a segment, and the size where a PUT's fixed cost stops mattering",
+        why="one block of a segment, and the size from which the fixed cost of a PUT does not matter",
     )
     max_age_ms: int = duration(
         "60s",
@@ -255,7 +254,7 @@ class SegmentSettings:
         at_most="1h",
         single_node="1s",
         doc="A segment is closed and uploaded once its first record is this old.",
-        why="S3.14; with durability in the WAL, Spark reads objects and must not lag by more than a second",
+        why="with durability in the WAL, Spark reads objects and must not lag by more than a second",
     )
 
 
@@ -286,7 +285,7 @@ class WalSettings:
         at_least="0ms",
         at_most="10ms",
         doc="How long an append may wait for others to share its fdatasync.",
-        why="whatever arrives during one sync shares the next, so a timer only adds latency; S3.14 allows 10 ms",
+        why="what arrives during one sync shares the next, so a timer only adds latency",
     )
     file_bytes: int = size(
         "64MiB",
@@ -344,7 +343,7 @@ class MemorySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """What the process tells about itself."""
+    """The log lines of the process."""
 
     level: LogLevel = choice(
         LogLevel.INFO,
@@ -353,14 +352,14 @@ class LogSettings:
     )
     format: LogFormat = choice(
         LogFormat.TEXT,
-        doc="Lines for people, or one JSON object a line for machines.",
+        doc="`text`: plain lines; `json`: one JSON object in each line.",
         why="the first reader is a person",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything a process was told, typed and checked."""
+    """All settings of a process, typed and checked."""
 
     data_dir: Path = directory(
         "./streamhouse-data",
@@ -371,17 +370,17 @@ class Settings:
         Profile.DEFAULT,
         doc="Which defaults the timing settings have. `fast` detects a dead agent within 10 s, at more metadata "
         "traffic.",
-        why="the numbers of the source document (S3.16)",
+        why="the default numbers suit a fleet",
     )
-    durability: Durability = choice(
-        Durability.AUTO,
+    durability: DurabilitySetting = choice(
+        DurabilitySetting.AUTO,
         doc="What an acks=all write waits for: the local WAL (single node only), or object store and metadata commit.",
         why="`auto` takes `wal` where metadata and objects lie in data_dir on this machine, else `object`",
     )
     embedded_agent: bool = boolean(
         True,
         doc="Run an agent inside the server process.",
-        why="one process is the whole system; API-only servers beside standalone agents turn it off (S3.6)",
+        why="one process is the whole system; API-only servers beside standalone agents turn it off",
         alias=EnvAlias(variable="DISABLE_EMBEDDED_AGENT", inverted=True),
     )
     metadata: MetadataSettings
@@ -399,17 +398,17 @@ class Settings:
 
     @property
     def single_node(self) -> bool:
-        """Metadata, objects and WAL all lie in data_dir, where one exclusive lock covers them."""
+        """Whether metadata, objects and WAL are all in data_dir, where one exclusive lock covers them."""
         return is_single_node(
             data_dir=self.data_dir, metadata_url=self.metadata.url, store_url=self.store.url, wal_dir=self.wal.dir
         )
 
     @property
-    def effective_durability(self) -> Durability:
-        """``durability`` with ``auto`` decided."""
-        if self.durability is not Durability.AUTO:
+    def effective_durability(self) -> DurabilitySetting:
+        """``durability``, with ``auto`` resolved."""
+        if self.durability is not DurabilitySetting.AUTO:
             return self.durability
-        return Durability.WAL if self.single_node else Durability.OBJECT
+        return DurabilitySetting.WAL if self.single_node else DurabilitySetting.OBJECT
 
 
 def is_single_node(*, data_dir: Path, metadata_url: str, store_url: str, wal_dir: Path) -> bool:

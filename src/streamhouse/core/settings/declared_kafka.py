@@ -43,7 +43,7 @@ class KafkaSettings:
     allow_remote: bool = boolean(
         False,
         doc="Allow kafka.listen to name an address that other machines reach.",
-        why="there is no authentication yet: whoever reaches the port reads and writes everything",
+        why="there is no authentication yet: every client that reaches the port can read and write everything",
     )
     auto_create_topics: bool = boolean(
         True,
@@ -54,7 +54,7 @@ class KafkaSettings:
         1,
         at_least=1,
         at_most=MAX_PARTITIONS_PER_TOPIC,
-        doc="How many partitions a topic gets when nobody says.",
+        doc="How many partitions a topic gets if its creation does not say.",
         why="Kafka's default (num.partitions)",
     )
     max_connections: int = number(

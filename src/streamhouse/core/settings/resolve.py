@@ -1,7 +1,8 @@
-"""From raw values to Settings: flags > environment > file > defaults, all problems found in one go.
+"""From raw values to Settings: flags > environment > file > defaults. Finds all problems at once. Also lists the
+result.
 
-Pure: it is handed the environment, the parsed file and the working directory. A default is, in this order, the one for
-a single node, the profile's, or the declared one; ``{data_dir}`` in it stands for that setting's value.
+Pure: the environment, the parsed file and the working directory are passed in. A default is, in this order, the one for
+a single node, the profile's, or the declared one; ``{data_dir}`` in it stands for the value of that setting.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, Final, cast, get_type_hints
 from urllib.parse import quote
 
 from streamhouse.core.errors import ConfigError, InvalidSetting
-from streamhouse.core.settings.declared import Durability, Profile, Settings, is_single_node
+from streamhouse.core.settings.declared import DurabilitySetting, Profile, Settings, is_single_node
 from streamhouse.core.settings.kinds import Directory, Url
 from streamhouse.core.settings.rules import RULES
 from streamhouse.core.settings.schema import DATA_DIR, Setting, collect
@@ -33,7 +34,7 @@ SCHEMA: Final = collect(Settings)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution:
-    """Settings that hold, and where each came from (by key)."""
+    """Valid settings, and the source of each (by key)."""
 
     settings: Settings
     values: Mapping[str, object]
@@ -42,7 +43,7 @@ class Resolution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Either a resolution, or everything that stands in its way."""
+    """Either a resolution, or all problems."""
 
     resolution: Resolution | None
     problems: tuple[ConfigError, ...]
@@ -85,7 +86,7 @@ def resolve(
 
 
 class _Draft:
-    """Values while they come together."""
+    """The values found so far."""
 
     def __init__(self, *, base_dir: Path, problems: list[ConfigError]) -> None:
         self.problems = problems
@@ -147,7 +148,7 @@ class _Draft:
             store_url=self._values["store.url"],
             wal_dir=self._values["wal.dir"],
         )
-        return single and durability is not Durability.OBJECT
+        return single and durability is not DurabilitySetting.OBJECT
 
     def build(self) -> Resolution:
         by_section: dict[str, dict[str, object]] = {}
@@ -179,3 +180,41 @@ def _broken_rules(resolution: Resolution) -> Iterable[ConfigError]:
 def _spelled(setting: Setting, resolution: Resolution) -> str:
     value = resolution.values[setting.key]
     return f"{'unset' if value is None else setting.kind.format(value)} ({resolution.origins[setting.key]})"
+
+
+# The settings in force, for `streamhouse config`.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectiveSetting:
+    """One setting to print. ``value`` is in TOML's spelling, masked if it is a secret; None is unset."""
+
+    key: str
+    value: str | bool | None
+    source: str
+    chosen: bool  # by a person: flag, environment or file
+    doc: str
+
+    @property
+    def text(self) -> str:
+        if self.value is None:
+            return "(unset)"
+        return str(self.value).lower() if isinstance(self.value, bool) else self.value
+
+
+def effective(resolution: Resolution) -> list[EffectiveSetting]:
+    """The settings in force, ready to print."""
+    by_people = (OriginKind.FLAG, OriginKind.ENVIRONMENT, OriginKind.FILE)
+    rows = []
+    for setting in SCHEMA:
+        value, origin = resolution.values[setting.key], resolution.origins[setting.key]
+        rows.append(
+            EffectiveSetting(
+                key=setting.key,
+                value=value if value is None or isinstance(value, bool) else setting.kind.format(value),
+                source=str(origin),
+                chosen=origin.kind in by_people,
+                doc=setting.declaration.doc,
+            )
+        )
+    return rows

@@ -1,4 +1,4 @@
-"""What settings must keep between themselves, each with the reason a person is told."""
+"""Rules between settings, each with the reason that the error shows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from streamhouse.core.settings.declared import Durability, Settings
+from streamhouse.core.settings.declared import DurabilitySetting, Settings
 from streamhouse.core.settings.declared_kafka import is_wildcard
 
 
@@ -64,7 +64,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         keys=("kafka.allow_remote", "kafka.listen"),
         must="kafka.listen must stay on this machine's loopback unless kafka.allow_remote is true",
-        because="there is no authentication yet: whoever reaches the port reads and writes everything",
+        because="there is no authentication yet: every client that reaches the port can read and write everything",
         holds=lambda s: s.kafka.allow_remote or not s.kafka.remote_hosts,
     ),
     Rule(
@@ -105,6 +105,6 @@ RULES: Final[tuple[Rule, ...]] = (
         keys=("durability", "metadata.url", "store.url", "wal.dir", "data_dir"),
         must="durability = wal needs SQLite metadata, local objects and the WAL all inside data_dir",
         because="elsewhere another agent can take over, and an acks=all record that only this disk holds would be lost",
-        holds=lambda s: s.durability is not Durability.WAL or s.single_node,
+        holds=lambda s: s.durability is not DurabilitySetting.WAL or s.single_node,
     ),
 )

@@ -43,7 +43,7 @@ E = TypeVar("E", bound=StrEnum)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvAlias:
-    """A variable without our prefix that a source document promised."""
+    """A variable without our prefix that sets it, too."""
 
     variable: str
     inverted: bool = False

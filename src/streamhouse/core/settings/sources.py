@@ -1,6 +1,6 @@
 """Flags, environment and TOML tables, read into raw values that remember where they came from.
 
-Precedence is not decided here, and no value is parsed here. A name nobody declared is a problem of its own: it is
+Precedence is not decided here, and no value is parsed here. A name that is not declared is a problem of its own: it is
 reported with its place and the closest known name, never ignored, and never with its value, which may be a secret.
 """
 

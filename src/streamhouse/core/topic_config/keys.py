@@ -1,7 +1,7 @@
 """Every topic config of Apache Kafka 4.2, and ours.
 
-Types, ranges, synonyms and defaults are Kafka's. Three things differ, on purpose: ``retention.ms`` defaults to 24 hours
-(S3.2); ``max.message.bytes`` may not exceed the largest batch this system takes; ``compression.type`` is ``producer``
+Types, ranges, synonyms and defaults are Kafka's. Three things differ, on purpose: ``retention.ms`` defaults to 24
+hours; ``max.message.bytes`` may not exceed the largest batch this system takes; ``compression.type`` is ``producer``
 only. An inert config is accepted, checked, stored and described like any other, so that tools and deployment scripts
 written for Kafka work; its entry says why nothing depends on it.
 """
@@ -264,7 +264,7 @@ _KEYS: Final = (
         default=str(_DAY_MS),
         at_least=-1,
         synonyms=("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
-        doc="How long records are kept under `delete`; -1 means for ever. 24 hours by default, where Kafka has 7 days.",
+        doc="How long records are kept under `delete`; -1 means no limit. 24 hours by default, where Kafka has 7 days.",
     ),
     TopicConfigKey(
         name="segment.bytes",

@@ -4,7 +4,7 @@ server.py       listeners; start and stop
 door.py         what connections share: limits, counters, who overstays
 connection.py   one client: frames in, answers out, when to read and when not
 inbox.py        bytes → frames      answers.py  answers in order      budget.py  memory of all requests together
-dispatch.py     frame → handler     complaints.py  what the log says of clients
+dispatch.py     frame → handler
 api.py          what an API is: versions, handler, how it registers itself
 handlers/       one file per API, named by key and name
 hot/            hand-written codecs of the requests that carry the data

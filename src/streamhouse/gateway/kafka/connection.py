@@ -187,7 +187,7 @@ class Connection(asyncio.BufferedProtocol):
         error = future.exception()
         if self._closing:
             if error is not None and not isinstance(error, StreamHouseError | CloseConnection):
-                self._door.complaints.say(logging.ERROR, f"{api_name(slot.api_key)} failed", error=error)
+                self._door.log.log(logging.ERROR, f"{api_name(slot.api_key)} failed", error=error)
             return
         if error is not None:
             self._fail(slot.api_key, error)

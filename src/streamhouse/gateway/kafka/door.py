@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from streamhouse.core.limits import MAX_REQUEST_BYTES, MIB
+from streamhouse.core.rate_limited_log import RateLimitedLog
 from streamhouse.gateway.kafka.budget import MemoryBudget
-from streamhouse.gateway.kafka.complaints import Complaints
 from streamhouse.gateway.kafka.inbox import ReceiveBuffers
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Door:
         self.now: Callable[[], float] = loop.time
         self.call_soon = loop.call_soon
         self.budget: MemoryBudget[Connection] = MemoryBudget(limits.request_memory_bytes, call_soon=loop.call_soon)
-        self.complaints = Complaints(loop.time)
+        self.log = RateLimitedLog(logging.getLogger("streamhouse.kafka"), loop.time)
         self.connections: dict[Connection, None] = {}
         self.under_way_slots: set[Slot] = set()
         self.emptied = asyncio.Event()
@@ -152,7 +152,7 @@ class Door:
             client = connection.client
             name = client.client_id[:_LOGGED_NAME_CHARS]
             who = f"{client.host} ({name!r})" if name else client.host  # quoted: it may hold line breaks
-            self.complaints.say(level, f"closed the connection of {who}: {text}", error=error)
+            self.log.log(level, f"closed the connection of {who}: {text}", error=error)
         if connection in self.connections:
             self._lingering[connection] = self.now()
         self.budget.forget(connection)

@@ -1,15 +1,24 @@
-"""The leased way to write: one leader per partition assigns offsets, logs to its WAL, flushes and commits.
+"""The leased way to write: one leader per partition assigns offsets, appends to its WAL, flushes and commits.
 
-partition.py  one partition's state: offsets, buffer, producers, who waits for what (waiters.py)
-opening.py    what a new leader must know before it serves
-recovery.py   what to do with frames an earlier leadership left in the WAL (R3, R4); held.py keeps them
-plan.py       which partitions a flush takes, and when the next one is due; flusher.py is its loop
-pack.py       a flush's batches as objects: segments and one shared blob
-commit.py     upload, commit until there is a verdict, and what each verdict means
-comeback.py   acts on those frames: replays, and has resubmission.py write the others as new records
-adoption.py   what others have uploaded gets its offsets, behind a barrier (R13)
-closing.py    how long a stop waits for what is not in the log yet
-budget.py     how much memory all of this may take
-log.py        the whole: LeasedLog
-seams.py      what it needs of the WAL and of leases
+A take-over, in the order in which it reads (cluster/holdings.py calls the owner, the owner calls ``open_partition``):
+
+    log.py          LeasedLog.open_partition: the whole sequence
+    opening.py      1. what a new leader must know before it serves: producers (producers.py) and held frames
+    held.py         2. the frames of this WAL that are not settled, by partition
+    recovery.py     3. for each frame: committed, replay, resubmit, drop, or stranded (R3, R4, R23). Pure
+    replay.py       4. puts frames back at the same offsets; resubmission.py writes others as new records
+    lost_commits.py 5. only if the metadata store has lost commits
+
+A write:
+
+    writing.py      a batch gets its offsets, goes to the WAL and into the buffer
+    idempotence.py  sequence checks of idempotent producers; windows.py keeps many of them in little memory
+    partition.py    the state of one partition: offsets, buffer, producers; pending.py: its batches and their waiters
+    budget.py       how much memory all of this may take
+    plan.py         which partitions a flush takes, and when the next flush is due; flusher.py is its loop
+    pack.py         the batches of a flush as objects: segments and one shared blob
+    commit.py       upload, commit until there is a verdict, and what each verdict means
+
+adoption.py commits what others have uploaded, behind a barrier (R13). closing.py says how long a stop waits for
+flushes. protocols.py has what this package needs of the WAL and of leases.
 """

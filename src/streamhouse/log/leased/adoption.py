@@ -1,22 +1,21 @@
-"""Adoption: what somebody else has uploaded (Spark's sink) gets its offsets from the leader, without a byte moving.
+"""Adoption: the leader gives offsets to batches that Spark's sink has uploaded, without copying a byte.
 
-    verify      the share's bytes are there, whole, and what the intent says; nobody is held up
-    flush       once, so that little is left to be done while others wait
+    verify      the bytes of the share exist, are whole, and are what the intent says; writes go on meanwhile
+    flush       once, so that little is left to flush behind the barrier
     ┌ barrier   no batch gets an offset
-    │ flush     whatever has offsets is committed: the watermark is the end of the log
+    │ flush     everything with offsets is committed: the watermark is the end of the log
     │ adopt     at base = watermark, under the leader's epoch, sent until there is a verdict (R5)
-    └           only now is the next offset known, and appends go on from there
+    └           now the next offset is known, and appends go on from there
 
-R13: offsets given out before that commit would stand beyond a gap if it were refused. So ``append`` refuses meanwhile,
-with an error that every client retries by itself: it answers with an offset, which nobody knows before the verdict, and
-to queue batches without one would need a second buffer, with bounds, duplicates and an order of its own. Front doors
-have what it takes to wait, in order and bounded, as they do for a partition that opens; so clients notice nothing. The
-barrier lasts for one small flush and one call to the metadata; it is given up, and tried again later, when that flush
-takes long, because there is no need to hold anyone up for a store that is away. Once the adoption is sent, the barrier
-stays until its outcome is known.
+R13: offsets assigned before that commit would lie behind a gap if it were refused. So ``append`` raises a retriable
+error meanwhile. It cannot queue the batch: ``append`` returns an offset, and the next offset is not known before the
+verdict. The broker waits for the end of the barrier, in order and with a bound, as it does while a partition opens, so
+clients notice nothing. The barrier lasts for one small flush and one call to the metadata store. If that flush takes
+long, the barrier ends and the adoption is tried again later: writes must not wait for a store that is away. Once the
+adoption is sent, the barrier stays until its outcome is known.
 
-Whoever leads next completes what was left: an adopted share answers as it did the first time, and a share is adopted in
-one step. Decides nothing about which shares there are, or when to look; app/adoptions.py does.
+The next leader completes what was left: an adopted share answers as it did the first time, and a share is adopted in
+one step. This module does not decide which shares there are, or when to look.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from streamhouse.core.backoff import Backoff
 from streamhouse.core.errors import (
     BackPressureRejected,
     CorruptBlob,
@@ -54,17 +54,16 @@ from streamhouse.metadata.contract import (
 from streamhouse.objectstore.contract import ObjectStore
 
 _BARRIER_FLUSH_S: Final = 5.0
-"""How long appends are refused at most for a flush that does not come to an end."""
+"""The longest time for which appends are refused because of a flush that does not end."""
 _NOT_YET_TRIES: Final = 6
-_FIRST_PAUSE_S: Final = 0.05
-_LONGEST_PAUSE_S: Final = 2.0
+_BACKOFF: Final = Backoff(first_ms=100, longest_ms=2_000, least_share=0)
 _VERIFY_BYTES: Final = 64 * MIB  # in memory at a time, for all partitions
 _VERIFY_CALLS: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What one intent has for one partition, in the order in which it is adopted."""
+    """The slices that one intent has for one partition, in the order in which they are adopted."""
 
     intent: IntentKey
     partition: int
@@ -97,7 +96,7 @@ class Adoption:
     _gate: ByteGate = field(default_factory=lambda: ByteGate(max_bytes=_VERIFY_BYTES, max_calls=_VERIFY_CALLS))
 
     async def verify(self, share: Share) -> None:
-        """Every byte of it. Raises CorruptData, UnsupportedVersion, ObjectNotFound, StoreError; do not adopt then."""
+        """Check every byte. Raises CorruptData, UnsupportedVersion, ObjectNotFound, StoreError; do not adopt then."""
         for piece in share.slices:
             if piece.encoding != KAFKA_BATCHES:
                 raise UnsupportedVersion(f"{share}: {piece.object.key} has the unknown encoding {piece.encoding!r}")
@@ -105,7 +104,7 @@ class Adoption:
                 try:
                     await self._verify(piece)
                 except CorruptData:
-                    await self._verify(piece)  # once more: it may have happened on the way
+                    await self._verify(piece)  # read it again: the download may have been damaged
             self.stats.verified_bytes += piece.byte_length
 
     async def _verify(self, piece: IntentSlice) -> None:
@@ -113,10 +112,10 @@ class Adoption:
         await self.offload.run(_check, data, piece)
 
     async def adopt(self, share: Share) -> None:
-        """Put a verified share at the end of its partition's log, or find it there.
+        """Commit a verified share at the end of its partition's log, unless it is in the log already.
 
-        Raises NotLeader when the partition is not led here, or not any more; BackPressureRejected when the flush before
-        it did not end in time: nothing has happened then, and it may be tried again.
+        Raises NotLeader when the partition is not led here, or not any more. Raises BackPressureRejected when the flush
+        before it did not end in time; nothing has changed then, and it may be tried again.
         """
         partition = self._open_partition(share.key)
         await self.log.flush([share.key])
@@ -147,7 +146,7 @@ class Adoption:
             if outcome is None:
                 return
         except BaseException:
-            # Also when cancelled: nobody knows whether it has taken place, so no offset may be given out here (R13).
+            # Also when cancelled: its outcome is unknown, so no offset may be assigned here any more (R13).
             self.log.give_up(partition.key, f"the adoption of {share} was cut short")
             raise
         if partition.phase is Phase.DROPPED:
@@ -159,7 +158,7 @@ class Adoption:
         self._note(partition, share, outcome)
 
     async def _verdict(self, partition: PartitionLog, share: Share) -> SliceOutcome | None:
-        """Of the identical call, sent again while its outcome is unknown or it came too early. None: no such share."""
+        """Send the identical call until its outcome is known and it did not come too early. None: no such share."""
         tries = not_yet = unknown = 0
         while True:
             try:
@@ -168,7 +167,7 @@ class Adoption:
                 )
             except NotFound:
                 if unknown:
-                    # One of them may have completed the intent, and the next batch has replaced it since.
+                    # A call without an answer may have completed the intent, and the next batch has replaced it since.
                     raise partition.not_leader() from None
                 return None
             except MetadataError:
@@ -180,11 +179,11 @@ class Adoption:
             if partition.phase is Phase.DROPPED:
                 raise partition.not_leader()
             tries += 1
-            longest_s = min(_FIRST_PAUSE_S * 2 ** min(tries, 10), _LONGEST_PAUSE_S)
-            await asyncio.sleep(self.randomness.uniform(0, longest_s))
+            await asyncio.sleep(_BACKOFF.pause_s(tries, self.randomness))
 
     def _note(self, partition: PartitionLog, share: Share, outcome: SliceOutcome) -> None:
-        """A repeat tells where it stands: below the end of the log, somebody before us has brought it in."""
+        """A repeat answers with its old place. If that is below the end of the log, an earlier leader has adopted
+        it."""
         if outcome.end_offset < partition.next_offset:
             return
         if outcome.base_offset != partition.next_offset:
@@ -197,7 +196,7 @@ class Adoption:
 
 
 def shares_of(intents: Sequence[tuple[IntentKey, Sequence[IntentSlice]]], partition: int) -> list[Share]:
-    """Of one partition, in the order given; intents without rows for it are left out."""
+    """The shares of one partition, in the order given, without intents that have no rows for it."""
     shares = []
     for intent, slices in intents:
         mine = tuple(piece for piece in slices if piece.partition == partition)
@@ -207,7 +206,7 @@ def shares_of(intents: Sequence[tuple[IntentKey, Sequence[IntentSlice]]], partit
 
 
 def _check(data: memoryview, piece: IntentSlice) -> None:
-    """Also that it is what a sink writes: nobody would look at a producer's sequence or a control record here."""
+    """Also checks that a sink wrote it: sequences of producers and control records are not handled here."""
     where = f"bytes {piece.byte_offset} to {piece.byte_offset + piece.byte_length} of {piece.object.key}"
     try:
         headers = check_slice(data, byte_length=piece.byte_length, record_count=piece.record_count)

@@ -1,7 +1,7 @@
-"""The memory of batches that are not in the log yet: one budget for every partition, and who waits for room in it.
+"""The memory budget for batches that are not committed yet. All partitions share it, and writes wait for room in it.
 
-Counts two kinds. Batches of partitions led here leave by their commit. Batches that an ended leadership has left count
-until the WAL has synced them: from then on they are not in memory any more (held.py).
+It counts two kinds. Batches of partitions led here leave by their commit. Batches that an ended leadership has left
+count until the WAL has synced them: from then on they are not in memory any more (held.py).
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-_BATCH_OVERHEAD_BYTES: Final = (
-    512  # objects around a buffered batch: without it, many tiny ones would outgrow the budget
-)
+_BATCH_OVERHEAD_BYTES: Final = 512  # the objects around a buffered batch; without it, tiny batches exceed the budget
 
 
 def cost_bytes(size_bytes: int, batches: int = 1) -> int:
@@ -21,13 +19,13 @@ def cost_bytes(size_bytes: int, batches: int = 1) -> int:
 
 class WriteBudget:
     def __init__(self, max_bytes: int, *, urge: Callable[[], None]) -> None:
-        """``urge`` is asked to bring out what waits, whenever there is no room."""
+        """``urge`` is called whenever there is no room; it must flush what waits."""
         self.max_bytes = max_bytes
         self.waiting_bytes = 0
         self.held_bytes = 0
         self.urge = urge
         self._freed: asyncio.Event | None = None
-        """Made for those who wait."""
+        """Exists while a write waits."""
 
     @property
     def used_bytes(self) -> int:
@@ -43,7 +41,8 @@ class WriteBudget:
         return cost_bytes(size_bytes) <= self.max_bytes
 
     async def wait_for_room(self, size_bytes: int) -> None:
-        """For what must get in: a single batch gets in in the end, whatever is held, or nothing would ever move."""
+        """For batches that must get in. If nothing else waits, one batch gets in even without room, or nothing would
+        move."""
         while self.waiting_bytes and not self.has_room(size_bytes):
             await self.wait_freed()
 
@@ -61,7 +60,7 @@ class WriteBudget:
         self.look_again()
 
     def look_again(self) -> None:
-        """There may be room now, or a reason to give up waiting for it."""
+        """Wake the waiting writes: there may be room now, or a reason to stop waiting."""
         if self._freed is not None:
             self._freed.set()
             self._freed = None

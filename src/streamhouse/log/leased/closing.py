@@ -1,9 +1,9 @@
-"""How long a stop waits for what is not in the log yet.
+"""How long a stop waits for batches that are not committed yet.
 
-Where the WAL is the durability, it has everything, and the next start replays it: a stop waits for flushes while they
-work, so that readers of objects see all, and gives them up as soon as something is wrong: with the store, with the
-metadata, or with the WAL itself, without which a flush may wait for a sync that never comes. Elsewhere it waits for as
-long as it was told: what the WAL alone holds may have to come back as new records, or not at all (R4).
+Where the WAL is the durability, it holds everything, and the next start replays it. A stop waits for flushes while they
+work, so that readers of objects see everything. It stops waiting as soon as the object store, the metadata store or the
+WAL fails; without the WAL a flush may wait for a sync that never comes. In object mode a stop waits for the whole time
+it is given: what only the WAL holds may have to be written again as new records, or is dropped (R4).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from streamhouse.core.errors import StoreUnavailable
 from streamhouse.log.leased.partition import PartitionLog
-from streamhouse.log.leased.seams import WriteAheadLog
+from streamhouse.log.leased.protocols import WriteAheadLog
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Closing:
         self._deadline_s = asyncio.get_running_loop().time() + timeout_s
 
     async def wait_for(self, partition: PartitionLog, flush: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Raises what the flush raises, or StoreUnavailable when it is given up."""
+        """Raises what the flush raises, or StoreUnavailable when the wait ends first."""
         if self._deadline_s is None or not partition.uncommitted():
             await flush()
             return
@@ -52,7 +52,7 @@ class Closing:
         await self.wal.wait_synced(max((batch.lsn for batch in uncommitted), default=0))
         raise StoreUnavailable(
             f"{partition}: {len(uncommitted)} batches are not in the log; the write-ahead log keeps them",
-            hint="start this agent again when object store and metadata are there",
+            hint="start this agent again when the object store and the metadata store work",
         )
 
     async def _given_up(self, deadline_s: float) -> None:

@@ -1,8 +1,8 @@
-"""A flush on its way: upload its objects, wait for the flush before it, commit until there is a verdict, act on it.
+"""One flush: upload its objects, wait for the flush before it, commit until there is a verdict, act on the verdict.
 
-Uploads of several flushes overlap; their commits happen one after another, in the order in which the flushes were made,
-so that every partition's chunks are committed in order. Nothing here gives up: an upload or a commit that fails is
-repeated for as long as the process lives, because the batches have their offsets and something must become of them.
+Uploads of several flushes overlap. Their commits are sent one after another, in the order of the flushes, so that the
+chunks of a partition are committed in order. An upload or a commit that fails is repeated as long as the process lives:
+the batches have their offsets, so they must be committed or refused.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
+from streamhouse.core.backoff import Backoff
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import MetadataError, StoreError
 from streamhouse.core.ids import AppendId, PartitionKey
@@ -27,16 +28,15 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-_FIRST_PAUSE_S: Final = 0.05
-_LONGEST_PAUSE_S: Final = 5.0
+_BACKOFF: Final = Backoff(first_ms=50, longest_ms=5_000, least_share=0)
 _STAMP_MAX_AGE_MS: Final = 60_000
 _FREED_AT_ONCE: Final = 64
 NOT_YET_TRIES: Final = 6
-"""About three seconds, while the flushes behind wait; a log that stands still for longer ends not where we believe."""
+"""About three seconds; later flushes wait meanwhile. After that, the log does not end where this leader believes."""
 
 
 class Outcomes(Protocol):
-    """What becomes of chunks; the log implements it."""
+    """Called with the outcome of each chunk; the log implements it."""
 
     def committed(self, chunk: Chunk, outcome: SliceOutcome) -> None: ...
 
@@ -45,7 +45,7 @@ class Outcomes(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class FlushHealth:
-    """What keeps flushes from finishing, for people: empty when nothing does."""
+    """What keeps flushes from finishing, as texts for an operator; empty when nothing does."""
 
     store_problem: str = ""
     metadata_problem: str = ""
@@ -57,10 +57,10 @@ class FlushHealth:
 
 @dataclass(slots=True, kw_only=True)
 class StoreStamps:
-    """Creation stamps by the metadata store's clock: vacuum compares them with its own (R6).
+    """Creation stamps by the metadata store's clock; vacuum compares them with its own (R6).
 
-    They never go back, whatever the store's clock does, and never stay behind a horizon that was met: a stamp ahead of
-    the store's clock only keeps vacuum from an object for longer, but one behind the horizon is refused.
+    They never go back, whatever the store's clock does, and are never below a horizon that a commit has met. A stamp
+    ahead of the store's clock only protects an object from vacuum for longer; one behind the horizon is refused.
     """
 
     metadata: MetadataStore
@@ -91,9 +91,8 @@ class Committer:
     randomness: Randomness
     outcomes: Outcomes
     pause_s: float = 0.0
-    """Between two steps of work on the event loop. More than 0 where nobody waits for a commit: without a real pause
-    the WAL's thread, for which everybody waits, would get the interpreter only every now and then.
-    """
+    """The pause between two steps of work on the event loop. More than 0 where no client waits for a commit: without a
+    real pause the WAL's thread, which clients wait for, would rarely get the interpreter lock."""
     health: FlushHealth = field(default_factory=FlushHealth)
     in_trouble: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while the health shows a problem."""
@@ -110,7 +109,7 @@ class Committer:
         self._stale = Outage("the stamps of uploaded objects", clock=self.clock, log=_log)
 
     async def flush(self, large: Sequence[Chunk], small: Sequence[Chunk], turn: Turn) -> None:
-        """Bring the chunks into the log. ``turn`` keeps the order of commits; it is passed on whatever happens."""
+        """Upload and commit the chunks. ``turn`` keeps the order of commits; it is passed on in any case."""
         try:
             placed = await self._upload(large, small)
             await turn.wait()
@@ -149,7 +148,7 @@ class Committer:
             await asyncio.sleep(self.pause_s)
 
     async def put(self, packed: PackedObject) -> None:
-        # OSError: a store's own client may let one through, and it says no more than "try again" either.
+        # OSError: the client library of a store may raise one. It also means "try again".
         await self._persist(
             lambda: self.store.put(packed.object.key, packed.buffers, accept_equal=True),
             (StoreError, OSError),
@@ -157,9 +156,8 @@ class Committer:
         )
 
     async def back_off(self, tries: int) -> None:
-        """Before trying once more what has been tried so often."""
-        longest_s = min(_FIRST_PAUSE_S * 2 ** min(tries - 1, 10), _LONGEST_PAUSE_S)
-        await asyncio.sleep(self.randomness.uniform(0, longest_s))
+        """Pause after this many failed tries in a row."""
+        await asyncio.sleep(_BACKOFF.pause_s(tries, self.randomness))
 
     async def _upload(self, large: Sequence[Chunk], small: Sequence[Chunk], *, fresh: bool = False) -> list[Placed]:
         created_ms = await self._persist(lambda: self.stamps.now_ms(fresh=fresh), MetadataError, self._note_metadata)
@@ -173,8 +171,8 @@ class Committer:
         return [placed for packed in objects for placed in packed.placed]
 
     async def _upload_again(self, chunks: Sequence[Chunk], tries: int) -> list[Placed]:
-        """With a stamp that the horizon has not passed. The first time at once: vacuum has overtaken a slow upload. If
-        it happens again, something is wrong, and each further upload waits for a pause."""
+        """Upload with a stamp that the horizon has not passed. The first time at once: vacuum was faster than a slow
+        upload. If it happens again, something is wrong, and each further upload waits for a pause."""
         self.health.objects_stale += len(chunks)
         await self.learn_horizon([chunk.partition.key for chunk in chunks])
         if tries:
@@ -186,7 +184,7 @@ class Committer:
         return await self._upload([], chunks, fresh=True)
 
     async def learn_horizon(self, keys: Sequence[PartitionKey]) -> None:
-        """A commit found its object too old: objects of these partitions get stamps from their horizon on."""
+        """A commit found its object too old: new objects of these partitions get stamps from their horizon on."""
         states = await self._persist(lambda: self.metadata.get_partitions(keys), MetadataError, self._note_metadata)
         for state in states:
             self.stamps.rise_to(state.gc_horizon_ms)
@@ -209,7 +207,7 @@ class Committer:
                     continue  # the leadership ended while the commit was under way; recovery will find out
                 if outcome.verdict is Verdict.COMMITTED:
                     self.outcomes.committed(each.chunk, outcome)
-                    await self._let_go(each.chunk)
+                    await self._free(each.chunk)
                 elif outcome.verdict is Verdict.STALE_OBJECT:
                     stale.append(each.chunk)
                 elif outcome.verdict is Verdict.NOT_YET and tries < NOT_YET_TRIES:
@@ -223,8 +221,8 @@ class Committer:
                 await self.back_off(tries)
         return stale
 
-    async def _let_go(self, chunk: Chunk) -> None:
-        """To free thousands of batches takes milliseconds: a few at a time, unless somebody waits for a commit."""
+    async def _free(self, chunk: Chunk) -> None:
+        """To free thousands of batches takes milliseconds: free a few at a time, unless a client waits for a commit."""
         while self.pause_s and len(chunk.batches) > _FREED_AT_ONCE:
             del chunk.batches[-_FREED_AT_ONCE:]
             await asyncio.sleep(self.pause_s)
@@ -285,7 +283,7 @@ class Turn:
             self.before = None
 
     def pass_on(self) -> None:
-        """If our own turn never came, the one behind us must still wait for the one before us."""
+        """If this turn never came, the next one must still wait for the one before this."""
         if self.before is not None and not self.before.done():
             self.before.add_done_callback(lambda _: self._finish())
         else:

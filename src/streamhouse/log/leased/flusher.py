@@ -1,4 +1,4 @@
-"""The flush loop: looks at what is buffered, starts flushes when they are due, keeps a bound on those under way."""
+"""The flush loop: starts flushes when plan.py says that they are due, with a bound on those that run at a time."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Flusher:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def grew(self, partition: PartitionLog) -> None:
-        """A batch was added. Wakes the loop only where that may have made something due sooner."""
+        """A batch was added. Wakes the loop only if a flush may be due earlier now."""
         first = not self._dirty
         if not partition.dirty:
             partition.dirty = True
@@ -85,7 +85,7 @@ class Flusher:
                 self._start(plan.large, plan.small)
 
     def _loop_ended(self, task: asyncio.Task[None]) -> None:
-        """It never ends but by cancellation, or by a bug; whoever waits for a flush then must not wait for ever."""
+        """The loop ends only by cancellation or by a bug. After a bug it starts again: writes wait for flushes."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._on_bug(error)
             self.start()

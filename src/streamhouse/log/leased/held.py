@@ -1,10 +1,10 @@
-"""Frames of this WAL that nothing has settled: kept per partition until a leadership here, or time, decides.
+"""The frames of this WAL that are not settled: kept by partition until a leadership here, or time, decides.
 
-recovery.py holds the rules; this keeps the frames and asks the metadata for what the rules need.
+recovery.py has the rules. This module keeps the frames and reads from the metadata store what the rules need.
 
-What an ended leadership leaves can wait for minutes, until this agent leads the partition again. Its batches are
-therefore not kept in memory: once they are synced, only their places are remembered, and they are read back from the
-WAL when they are needed. Otherwise they would take the write buffer away from the partitions that are led here.
+Frames of an ended leadership can wait for minutes, until this agent leads the partition again. Their batches are not
+kept in memory: once they are synced, only their places are remembered, and they are read back from the WAL when they
+are needed. Otherwise they would take the write buffer away from the partitions that are led here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.core.limits import MAX_KEYS_PER_CALL, MIB
 from streamhouse.log.leased.budget import WriteBudget, cost_bytes
 from streamhouse.log.leased.partition import PartitionLog
-from streamhouse.log.leased.pending import Pending
+from streamhouse.log.leased.pending import PendingBatch
+from streamhouse.log.leased.protocols import WriteAheadLog
 from streamhouse.log.leased.recovery import (
     HeldFrame,
     SortedFrames,
@@ -30,7 +31,6 @@ from streamhouse.log.leased.recovery import (
     sort_frames,
     stranded_words,
 )
-from streamhouse.log.leased.seams import WriteAheadLog
 from streamhouse.metadata.contract import MetadataStore
 
 _PART_BYTES: Final = 8 * MIB  # what a commit of resubmitted frames refuses is uploaded again
@@ -56,7 +56,7 @@ class HeldFrames:
     budget: WriteBudget
     wal_is_durable: bool
     max_age_ms: int
-    """R4: how old an acknowledged acks=1 record may be and still come back after another agent has led."""
+    """R4: the age up to which an acknowledged acks=1 record is written again after another agent has led."""
     pressed_age_ms: int
     """The same while writes are refused for want of room."""
     _frames: dict[PartitionKey, dict[int, HeldFrame]] = field(default_factory=dict)
@@ -69,8 +69,8 @@ class HeldFrames:
             self._frames.setdefault(key, {})[frame.lsn] = frame
             self.budget.held_bytes += _cost_bytes(frame)
 
-    def add_left(self, partition: PartitionLog, left: Iterable[Pending]) -> None:
-        """What a leadership that ended in this process did not bring into the log."""
+    def add_left(self, partition: PartitionLog, left: Iterable[PendingBatch]) -> None:
+        """Add the uncommitted batches of a leadership that ended in this process."""
         frames = [
             HeldFrame(
                 lsn=batch.lsn,
@@ -113,14 +113,14 @@ class HeldFrames:
         return sum(len(frames) for frames in self._frames.values())
 
     async def sort(self, partition: PartitionLog) -> SortedFrames:
-        """What to do with a partition's frames now that it is led here. Committed and dropped ones are settled.
+        """Decides about a partition's frames now that it is led here. Settles the committed and the dropped ones.
 
-        The others stay held until ``take_out`` is told of each, so that a failure half-way loses none.
+        The others stay held until ``take_out`` is called for each, so that a failure in between loses none.
         """
         key = partition.key
         if not self.frames_of(key):
             return SortedFrames()
-        # A leadership that ended in this very process may have left frames that no sync has reached yet.
+        # A leadership that ended in this process may have left frames that are not synced yet.
         await self.wal.wait_synced(max(frame.lsn for frame in self.frames_of(key)))
         history = await self.metadata.epoch_history(key)
         sorted_frames = sort_frames(
@@ -137,13 +137,13 @@ class HeldFrames:
         if sorted_frames.stranded and self.wal_is_durable:
             raise does_not_continue([stranded_words(str(partition), sorted_frames)])
         if sorted_frames.stranded:
-            sorted_frames.resubmit.clear()  # those are for a later leadership, with the stranded ones
+            sorted_frames.resubmit.clear()  # a later leadership decides about them, together with the stranded ones
         self.settle(key, (*sorted_frames.committed, *sorted_frames.dropped))
         return sorted_frames
 
     async def check(self) -> None:
         """Where the WAL is the durability, before anything is opened: raises DurabilityMismatch if some of its frames
-        do not continue their log (R2, R23). Frames of topics that are gone are no concern."""
+        do not continue their log (R2, R23). Frames of deleted topics do not count."""
         if not self._frames:
             return
         names = {topic.topic_id: topic.name for topic in await self.metadata.list_topics()}
@@ -168,14 +168,14 @@ class HeldFrames:
             raise does_not_continue(words)
 
     def settle(self, key: PartitionKey, frames: Collection[HeldFrame]) -> None:
-        """These are in the log, or never will be."""
+        """These frames are committed, or never will be: the WAL may recycle them."""
         self.wal.settle([frame.lsn for frame in frames])
         for frame in frames:
             self.take_out(key, frame)
         self.budget.look_again()
 
     def take_out(self, key: PartitionKey, frame: HeldFrame) -> None:
-        """A leadership here looks after it from now on, or nobody needs to."""
+        """A leadership here has it now, or it is not needed any more."""
         mine = self._frames.get(key, {})
         if (taken := mine.pop(frame.lsn, None)) is not None:
             self.budget.held_bytes -= _cost_bytes(taken)
@@ -183,12 +183,12 @@ class HeldFrames:
             self._frames.pop(key, None)
 
     async def sweep(self, led_here: Container[PartitionKey], *, pressed: bool = False) -> Swept:
-        """Let go of frames that can never come back: other agents have led their partition since.
+        """Drop frames that can never be used again: other agents have led their partition since.
 
-        ``pressed``: writes are refused for want of room. Then acknowledged acks=1 frames are given up earlier. They may
-        come back only if this agent leads their partition again, and until then they take the room away from all
-        other partitions. Frames of partitions that no other agent has led since stay, whatever their age: no one else
-        may have them (R3).
+        ``pressed``: writes are refused for want of room. Then acknowledged acks=1 frames are given up earlier. They can
+        be written again only if this agent leads their partition again, and until then they take the room away from
+        all other partitions. Frames of partitions that no other agent has led since stay, whatever their age: only this
+        WAL may have them (R3).
         """
         swept = Swept()
         compacted: dict[TopicId, bool] = {}
@@ -210,7 +210,7 @@ class HeldFrames:
         try:
             topic = await self.metadata.get_topic_by_id(topic_id)
         except TopicNotFound:
-            return False  # it has no history either, and its frames are let go for that
+            return False  # it has no history either, so its frames are dropped
         return topic_config.effective(topic.configs).compacts
 
 

@@ -19,8 +19,7 @@ from streamhouse.core.errors import (
     StaleProducer,
 )
 from streamhouse.core.limits import MAX_PRODUCERS_PER_PARTITION
-from streamhouse.log.leased.pending import Pending
-from streamhouse.log.leased.runs import run_of
+from streamhouse.log.leased.pending import PendingBatch, run_of
 from streamhouse.log.leased.windows import ProducerWindows
 from streamhouse.metadata.contract import BatchVerdict, ProducerState
 from streamhouse.metadata.dedup import ProducerWindow, lies_before
@@ -32,10 +31,10 @@ _UNKNOWN: Final = ProducerWindow()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Original:
-    """Where a repeated batch stands already."""
+    """The place of the original of a repeated batch."""
 
     base_offset: int
-    pending: Pending | None
+    pending: PendingBatch | None
     """The batch itself while it is not committed."""
 
 
@@ -44,27 +43,28 @@ class Idempotence:
 
     def __init__(self) -> None:
         self.windows = ProducerWindows()
-        """By producer id, those it would recognise; the one that wrote last comes last."""
+        """The known windows by producer id; the producer that wrote last comes last."""
         self.forgotten_up_to = NO_PRODUCER_ID
         """The highest producer id that this partition may have known and forgotten. An unknown producer with a higher
         id has never written here, and starts at sequence 0."""
         self._boot_ms: Callable[[], int] = lambda: 0
         self._resume_ms = 0
-        """Until then, by ``_boot_ms``, a forgotten producer does not go on; 0: at any time."""
-        self._by_offset: dict[int, Pending] = {}
-        self._by_producer: dict[int, deque[Pending]] = {}
-        """Both of the uncommitted: a producer has more of them than its window holds, while flushes are slow."""
+        """Before this time, by ``_boot_ms``, a forgotten producer cannot go on. 0: no such time."""
+        self._by_offset: dict[int, PendingBatch] = {}
+        self._by_producer: dict[int, deque[PendingBatch]] = {}
+        """Both hold uncommitted batches. A producer may have more of them than its window holds while flushes are
+        slow."""
 
     def know(self, producers: Iterable[ProducerState]) -> None:
-        """One page of what they have committed so far, newest first; all pages come before anything is taken."""
+        """Add one page of committed windows, newest first. All pages are added before the first batch is taken."""
         self.windows.load(producers)
 
     def forgot(self, up_to: int) -> None:
-        """Producers up to this id may have written here before, and are not known any more."""
+        """Producers with ids up to this one may have written here before and are not known any more."""
         self.forgotten_up_to = max(self.forgotten_up_to, up_to)
 
     def judge(self, header: BatchHeader, partition: object) -> Original | None:
-        """None for the producer's next batch; where it stands already for a repeat. Raises for what cannot be taken.
+        """None for the producer's next batch; for a repeat, the place of the original. Raises for a wrong sequence.
 
         Raises StaleProducer, OutOfOrderSequence, DuplicateSequence, BackPressureRejected.
         """
@@ -102,7 +102,7 @@ class Idempotence:
             raise BackPressureRejected(f"{what} is part of what waits for its commit; send it again")
         raise DuplicateSequence(f"{what} was written before the last five batches")
 
-    def took(self, batch: Pending) -> None:
+    def took(self, batch: PendingBatch) -> None:
         """A batch of an idempotent producer has its offsets."""
         producer_id = batch.header.producer_id
         self._by_offset[batch.base_offset] = batch
@@ -113,8 +113,8 @@ class Idempotence:
         if len(self.windows) > MAX_PRODUCERS_PER_PARTITION:
             self._evict()
 
-    def committed(self, batches: Iterable[Pending]) -> None:
-        """In the order in which they were taken."""
+    def committed(self, batches: Iterable[PendingBatch]) -> None:
+        """Call this in the order in which they were taken."""
         if not self._by_offset:
             return
         for batch in batches:
@@ -126,7 +126,7 @@ class Idempotence:
                     del self._by_producer[batch.header.producer_id]
 
     def drop(self) -> None:
-        """The leadership is over; nothing that is uncommitted will be."""
+        """The leadership has ended: its uncommitted batches are gone."""
         self._by_offset.clear()
         self._by_producer.clear()
 
@@ -139,23 +139,23 @@ class Idempotence:
         return outcome is None or outcome.verdict is BatchVerdict.DUPLICATE
 
     def led_from(self, boot_ms: Callable[[], int], resume_after_ms: int) -> None:
-        """A leadership begins now. For a while, a producer that may be forgotten does not go on with any sequence.
+        """A leadership begins now. For a while, a producer that may be forgotten cannot go on with any sequence.
 
-        Java sends its next batches to a new leader while earlier ones are still unanswered at the old one. Those come
-        again, and must be first (R21).
+        The Java client sends its next batches to a new leader while earlier ones are still unanswered at the old one.
+        It sends those again, and they must be written first (R21).
         """
         self._boot_ms = boot_ms
         self._resume_ms = boot_ms() + resume_after_ms if resume_after_ms else 0
 
     def _evict(self) -> None:
-        """Forget the producer that has not written for the longest time and has nothing that waits for its commit."""
+        """Forget the producer that has been idle longest and has no uncommitted batch."""
         idle = next((producer_id for producer_id in self.windows if producer_id not in self._by_producer), None)
         if idle is not None:
             del self.windows[idle]
             self.forgot(idle)
 
-    def _uncommitted(self, header: BatchHeader) -> list[Pending]:
-        """Batches of this producer epoch that wait for their commit, oldest first; maybe more than a window holds."""
+    def _uncommitted(self, header: BatchHeader) -> list[PendingBatch]:
+        """The uncommitted batches of this producer epoch, oldest first; there may be more than a window holds."""
         return [
             batch
             for batch in self._by_producer.get(header.producer_id, ())

@@ -1,7 +1,7 @@
 """LeasedLog: every partition this agent leads, one buffer budget, one flush loop, one WAL.
 
-Owns leaderships, from their opening to their end, and what belongs to all of them; writing.py has the path of a batch.
-Knows nothing of clients, and of leases only what a guard tells.
+Owns leaderships, from their opening to their end, and what all of them share. writing.py has the path of a batch.
+Knows no client. Of a lease it knows only the guard.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from streamhouse.core.ids import PartitionKey
 from streamhouse.core.randomness import Randomness
 from streamhouse.log.leased.budget import WriteBudget
 from streamhouse.log.leased.closing import Closing
-from streamhouse.log.leased.comeback import Comeback
 from streamhouse.log.leased.commit import Committer, FlushHealth
 from streamhouse.log.leased.flusher import Flusher
 from streamhouse.log.leased.held import HeldFrames
@@ -29,9 +28,10 @@ from streamhouse.log.leased.options import LeasedOptions, LeasedStats
 from streamhouse.log.leased.partition import Chunk, PartitionLog, Phase
 from streamhouse.log.leased.pending import lsns_of
 from streamhouse.log.leased.producers import ProducerLoader
+from streamhouse.log.leased.protocols import WriteAheadLog, WriteGuard
 from streamhouse.log.leased.recovery import HeldFrame
+from streamhouse.log.leased.replay import Replay
 from streamhouse.log.leased.resubmission import Resubmission
-from streamhouse.log.leased.seams import LeaseGuard, WriteAheadLog
 from streamhouse.log.leased.writing import Append, Writing
 from streamhouse.log.tail import TailCache
 from streamhouse.metadata.contract import Durability, Lease, MetadataStore, SliceOutcome, Topic
@@ -59,8 +59,8 @@ class LeasedLog:
         on_alarm: Callable[[str], None] = lambda words: None,
         on_given_up: Callable[[PartitionKey, Sequence[HeldFrame]], None] = lambda key, frames: None,
     ) -> None:
-        """``on_alarm`` is told in words of what a person must look at, once each time. ``on_given_up`` is called with
-        acknowledged acks=1 frames that are dropped for want of room."""
+        """``on_alarm`` is called with a text that an operator must read, once for each event. ``on_given_up`` is called
+        with acknowledged acks=1 frames that are dropped for want of room."""
         self.stats = LeasedStats()
         self._metadata = metadata
         self._wal = wal
@@ -116,9 +116,8 @@ class LeasedLog:
             health=self._committer.health,
             on_grown=self._flusher.grew,
         )
-        self.append_to = self._writing.append_to
         self._resubmission = Resubmission(committer=self._committer, held=self._held, wal_id=wal.wal_id)
-        self._comeback = Comeback(
+        self._replay = Replay(
             held=self._held,
             budget=self._budget,
             resubmission=self._resubmission,
@@ -143,7 +142,7 @@ class LeasedLog:
 
     @property
     def buffer_bytes(self) -> int:
-        """Of batches that wait for their commit, and of frames held for a leadership to come."""
+        """The memory of batches that wait for their commit, and of frames held for a later leadership."""
         return self._budget.used_bytes
 
     @property
@@ -152,36 +151,36 @@ class LeasedLog:
 
     @property
     def held_batches(self) -> int:
-        """Batches that only the WAL holds, of partitions that are not led here."""
+        """Batches that only the WAL holds, for partitions that are not led here."""
         return self._held.count()
 
     @property
     def held_is_in_the_way(self) -> bool:
-        """Writes were refused for want of room, and some of it, in memory or in the WAL, is taken by held frames."""
+        """Writes were refused because there was no room, and held frames use some of the memory or of the WAL."""
         return self._refused_for_room and self._held.count() > 0
 
     def start(self) -> None:
         self._flusher.start()
 
     async def close(self) -> None:
-        """Stop without flushing: partitions are closed one by one before, by whoever wants their data out."""
+        """Stop without flushing. To flush, call ``close_partition`` for each partition first."""
         await self._flusher.close()
         await self._resubmission.close()
         for key in list(self._partitions):
             self.drop_partition(key, "the agent stops")
 
     def hold_frames(self, key: PartitionKey, frames: Iterable[HeldFrame]) -> None:
-        """Frames that recovery found in the WAL; they are dealt with when this agent leads the partition again."""
+        """Keep frames that recovery found in the WAL until this agent leads the partition again."""
         self._held.add(key, frames)
 
     async def check_held_frames(self) -> None:
-        """Where the WAL is the durability, before the first partition is opened: raises DurabilityMismatch if it holds
-        acknowledged records that do not continue the log (R2, R23)."""
+        """Call this before the first partition is opened. Where the WAL is the durability, raises DurabilityMismatch if
+        it holds acknowledged records that do not continue the log (R2, R23)."""
         if self._wal_is_durable:
             await self._held.check()
 
     async def wait_open(self, keys: Sequence[PartitionKey]) -> None:
-        """Returns once every one of these partitions is served here, writes too. Cancel it to give up."""
+        """Returns once each of these partitions is served here, writes too. Cancel the call to stop waiting."""
         while any((found := self.partition(key)) is None or found.phase is Phase.ADOPTING for key in keys):
             await self._opened.wait()
 
@@ -197,8 +196,11 @@ class LeasedLog:
         found = self._partitions.get(key)
         return found if found is not None and found.phase in _SERVED else None
 
-    async def open_partition(self, lease: Lease, topic: Topic, *, guard: LeaseGuard) -> None:
-        """Take over a partition: producers, epochs and held frames first, then serve (R3, R4, R9)."""
+    async def open_partition(self, lease: Lease, topic: Topic, *, guard: WriteGuard) -> None:
+        """Take over a partition: producers, epochs and held frames first, then serve (R3, R4, R9).
+
+        Raises NotLeader if the leadership has ended meanwhile, or if this epoch was led here before.
+        """
         key = self._openings.check_epoch(lease)
         if key in self._partitions:
             self.drop_partition(key, "a new leadership begins")
@@ -206,14 +208,14 @@ class LeasedLog:
         self._partitions[key] = partition
         self.stats.dropped_batches += len(frames.dropped)
         try:
-            came = await self._comeback.bring_back(partition, frames)
+            brought_back = await self._replay.run(partition, frames)
         except BaseException:
             self.drop_partition(key, "its recovery did not finish")
             raise
         if partition.phase is Phase.DROPPED:
             raise partition.not_leader()
-        self.stats.replayed_batches += came.replayed
-        self.stats.resubmitted_batches += came.resubmitted
+        self.stats.replayed_batches += brought_back.replayed
+        self.stats.resubmitted_batches += brought_back.resubmitted
         if frames.stranded:
             self.stats.stranded_batches += len(frames.stranded)
             self.drop_partition(key, "the metadata store had lost commits")
@@ -223,7 +225,7 @@ class LeasedLog:
 
     @contextmanager
     def barrier(self, partition: PartitionLog) -> Iterator[None]:
-        """While it lasts, no batch of an open partition gets an offset (R13). Flushes and reads go on."""
+        """Inside this context no batch of the open partition gets an offset (R13). Flushes and reads go on."""
         assert partition.phase is Phase.OPEN
         partition.phase = Phase.ADOPTING
         partition.barrier_over = asyncio.get_running_loop().create_future()
@@ -240,7 +242,7 @@ class LeasedLog:
         return found is not None and found.phase is Phase.ADOPTING
 
     def is_full(self, size_bytes: int) -> bool:
-        """Whether a batch of this size finds no room, in memory or in the WAL, until others are committed."""
+        """Whether a batch of this size finds no room, in memory or in the WAL, until other batches are committed."""
         if not self._budget.has_room(size_bytes):
             return self._budget.can_ever_take(size_bytes)
         if self._wal.is_full(size_bytes):
@@ -249,14 +251,14 @@ class LeasedLog:
         return False
 
     def look_for_room(self) -> None:
-        """The WAL may take writes again that it has refused: those who wait for room try again."""
+        """The WAL may take writes again that it has refused: wake those that wait for room."""
         self._budget.look_again()
 
     async def wait_writable(self, key: PartitionKey, size_bytes: int, timeout_s: float | None = None) -> None:
-        """Returns at once unless a batch must wait: for the end of a barrier, or for room. Else when it need not any
-        more, or when the time is up: then an append says what it would have waited for.
+        """Waits for the end of a barrier and for room. Returns also when the time is up; then ``append`` raises an
+        error that says what is missing.
 
-        What is appended without awaiting anything in between finds it so; the leadership may be over, though.
+        Append without an await in between: otherwise the state may have changed. The leadership may have ended.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -269,14 +271,14 @@ class LeasedLog:
                         return
 
     def configure(self, topic: Topic) -> None:
-        """A topic's configs have changed; from the next append on they hold."""
+        """A topic's configs have changed. They apply from the next append on."""
         config = topic_config.effective(topic.configs)
         for partition in (*self._partitions.values(), *self._openings.under_way()):
             if partition.key.topic_id == topic.topic_id:
                 partition.config = config
 
     def append(self, key: PartitionKey, batch: BytesLike, *, acks: int) -> Append:
-        """Give one client's batch its offsets. Every refusal comes first; nothing is awaited (R11).
+        """Give one client's batch its offsets. Every check comes first, and nothing is awaited (R11).
 
         Raises NotLeader, CorruptBatch, InvalidRequest, LimitExceeded, BackPressureRejected, WalFailed, and the sequence
         errors of idempotent producers.
@@ -286,10 +288,14 @@ class LeasedLog:
             raise NotLeader(str(key), current_leader=None)
         return self._writing.append_to(partition, batch, acks=acks)
 
-    async def flush(self, keys: Sequence[PartitionKey] | None = None) -> None:
-        """Everything appended so far, of these partitions or all, is committed when this returns.
+    def append_to(self, partition: PartitionLog, batch: BytesLike, *, acks: int) -> Append:
+        """``append`` for a partition that ``partition()`` has just returned."""
+        return self._writing.append_to(partition, batch, acks=acks)
 
-        Raises NotLeader for a partition that was named and is not led here, and if a leadership ends first.
+    async def flush(self, keys: Sequence[PartitionKey] | None = None) -> None:
+        """When this returns, everything appended so far to these partitions (or to all) is committed.
+
+        Raises NotLeader for a named partition that is not led here, and if a leadership ends first.
         """
         wanted = list(self._partitions.values()) if keys is None else [self._led(key) for key in keys]
         waits = []
@@ -306,7 +312,7 @@ class LeasedLog:
                 future.cancel()
 
     async def wait_visible(self, key: PartitionKey, beyond_offset: int) -> None:
-        """Returns once a record at ``beyond_offset`` can be read here. Raises NotLeader. Cancel it to give up."""
+        """Returns once a record at ``beyond_offset`` can be read here. Raises NotLeader. Cancel it to stop waiting."""
         partition = self._led(key)
         future = partition.wait_visible(beyond_offset)
         if partition.wanted:
@@ -317,24 +323,24 @@ class LeasedLog:
             partition.forget_waiter(future)
 
     async def close_partition(self, key: PartitionKey) -> int:
-        """Take no more writes, bring everything into the log, and stop leading. Returns the next offset.
+        """Take no more writes, commit everything, and stop leading. Returns the next offset.
 
-        Raises NotLeader if the leadership ends before, StoreUnavailable if ``limit_closing`` has set a time and it is
-        up: then the WAL has what is not in the log.
+        Raises NotLeader if the leadership ends before, and StoreUnavailable if the time of ``limit_closing`` is up. The
+        WAL then keeps what is not committed.
         """
         partition = self._led(key)
         partition.phase = Phase.CLOSING
         if partition.barrier_over is not None:
-            await asyncio.shield(partition.barrier_over)  # the end of the log is not known before
+            await asyncio.shield(partition.barrier_over)  # before its end the end of the log is not known
         await self._closing.wait_for(partition, lambda: self.flush([key]))
         return partition.next_offset
 
     def limit_closing(self, timeout_s: float) -> None:
-        """The process stops: from now on no partition is waited for longer than that, all together."""
+        """The process stops: from now on all closings together take no longer than this."""
         self._closing.limit(timeout_s)
 
     def drop_partition(self, key: PartitionKey, reason: str) -> None:
-        """The leadership is over: fail what waits, keep what the WAL holds for whoever leads next (R4)."""
+        """The leadership has ended: fail what waits, and keep the frames of the WAL for the next leadership (R4)."""
         partition = self._partitions.pop(key, None)
         if partition is None:
             return
@@ -346,12 +352,12 @@ class LeasedLog:
         self._held.add_left(partition, left)
 
     def give_up(self, key: PartitionKey, reason: str) -> None:
-        """End a leadership that cannot go on, and let its lease go."""
+        """End a leadership that cannot go on, and have its lease released (``on_dropped``)."""
         self.drop_partition(key, reason)
         self._on_dropped(key, reason)
 
     async def sweep_held(self) -> int:
-        """Let go of WAL frames that can never come back, and of more if they are in the way; see HeldFrames.sweep.
+        """Drop WAL frames that can never be used again, and more if they are in the way; see HeldFrames.sweep.
 
         Returns how many.
         """
@@ -370,7 +376,7 @@ class LeasedLog:
             self._on_given_up(key, frames)
         return swept.count
 
-    # What the committer reports.
+    # Called by the committer.
 
     def committed(self, chunk: Chunk, outcome: SliceOutcome) -> None:
         partition = chunk.partition
@@ -401,7 +407,7 @@ class LeasedLog:
         self._opened = asyncio.Event()
 
     def _urge(self) -> None:
-        """No room: what waits for its age must not. Once is enough until a commit has made some."""
+        """There is no room: flush what waits, whatever its age. Once is enough until a commit has made room."""
         self._refused_for_room = True
         if self._urged:
             return
@@ -411,6 +417,6 @@ class LeasedLog:
         self._flusher.wake()
 
     def _flush_broke(self, error: BaseException) -> None:
-        """Nothing but a bug gets here. The partitions concerned cannot go on: their order of commits is broken."""
+        """Only a bug leads here. The partitions concerned cannot go on: their order of commits is broken."""
         for key in [key for key, partition in self._partitions.items() if partition.frozen or partition.pending]:
             self.give_up(key, f"a flush failed unexpectedly: {error!r}")

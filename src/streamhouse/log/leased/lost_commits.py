@@ -1,15 +1,15 @@
-"""A metadata store that has lost its last commits (R23): how a partition comes back although its WAL is ahead of it.
+"""A metadata store that has lost its last commits (R23): how a partition is opened although its WAL is ahead of it.
 
-A fail-over to a standby without the last commits takes commits back that had been answered, and leaderships as well.
-Then the frames that a leader still holds do not continue the log. They were never acknowledged with acks=all, for their
-own commit is outstanding, so R4 may decide about them, as if another agent had led meanwhile:
+A fail-over to a standby without the last commits undoes commits that had been answered, and leaderships as well. Then
+the frames that a leader still holds do not continue the log. None was acknowledged with acks=all, because its own
+commit is outstanding. So R4 may decide about them, as if another agent had led meanwhile:
 
     found stranded ──► a leadership of no WAL is put into the partition's history ──► the partition is opened again
                        (acquired under an id that no WAL has, and released)           and R4 sorts the frames
 
 Why a leadership, and not a decision in memory: the frames stay in the WAL's files for a while, and a restart would find
-them once more. By then the log may have grown to just where they begin, and they would be replayed: records that were
-sent again meanwhile would come twice. With the leadership in the history every later start decides as this one does.
+them again. By then the log may have grown to the offset where they begin, and they would be replayed: records that were
+sent again meanwhile would be there twice. With the leadership in the history every later start decides in the same way.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from streamhouse.log.leased.partition import PartitionLog
 from streamhouse.log.leased.recovery import HeldFrame, SortedFrames, stranded_words
 from streamhouse.metadata.contract import HeldLease, Holder, Lease, MetadataStore
 
-_TTL_MS: Final = 1_000  # it is released at once; this is for a process that ends in between
-_MAX_LOST_EPOCHS: Final = 1_000  # leaderships of one partition that a fail-over took back; more is another store
+_TTL_MS: Final = 1_000  # it is released at once; the TTL is for a process that ends in between
+_MAX_LOST_EPOCHS: Final = 1_000  # leaderships of one partition that a fail-over may undo; more means another store
 WHAT_TO_DO: Final = (
     "let a standby confirm commits before they count (synchronous_standby_names); compare with what producers have"
     " sent; restart the agents one after the other"
@@ -41,11 +41,10 @@ class LostCommits:
     metadata: MetadataStore
     randomness: Randomness
     on_alarm: Callable[[str], None]
-    """Told in words, once for every partition it happens to."""
-    partitions: int = 0
+    """Called with a text for the operator, once for each partition."""
 
     async def write_off(self, lease: Lease, partition: PartitionLog, frames: SortedFrames) -> NotLeader:
-        """Ends this leadership in the store. Returns what to raise: the next leadership opens the partition."""
+        """End this leadership in the store. Returns the error to raise; the next leadership opens the partition."""
         self._alarm(partition, frames)
         await self._lead_without_wal(lease, partition.key, frames.stranded)
         return NotLeader(
@@ -53,10 +52,10 @@ class LostCommits:
         )
 
     async def _lead_without_wal(self, lease: Lease, key: PartitionKey, stranded: Sequence[HeldFrame]) -> None:
-        """At an epoch above all of the frames': R4 looks at later leaderships only.
+        """Lead at an epoch above those of all frames: R4 looks at later leaderships only.
 
-        Under an incarnation of its own. If its release gets lost, this process asks for the lease again, and must get a
-        new epoch: with the same incarnation it would be given the epoch of no WAL, and write in it.
+        It uses an incarnation of its own. If its release is lost, this process asks for the lease again and must get a
+        new epoch. With the same incarnation it would get the epoch without a WAL, and write in it.
         """
         assert lease.incarnation is not None
         highest = max(frame.epoch for frame in stranded)
@@ -78,7 +77,6 @@ class LostCommits:
         )
 
     def _alarm(self, partition: PartitionLog, frames: SortedFrames) -> None:
-        self.partitions += 1
         count = len(frames.stranded)
         words = (
             f"the metadata store has lost commits that it had confirmed. {stranded_words(str(partition), frames)}."

@@ -1,6 +1,6 @@
-"""A partition between its lease and its first write: what a new leader must know before it serves (R3, R9).
+"""The first part of a take-over: what a new leader must know before it serves (R3, R9).
 
-Owns which partitions are on their way, and which epochs have been led here. The log drops, registers and serves.
+Knows which partitions are being opened, and which epochs have been led here. log.py registers and serves them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from streamhouse.core.ids import PartitionKey
 from streamhouse.log.leased.held import HeldFrames
 from streamhouse.log.leased.partition import PartitionLog
 from streamhouse.log.leased.producers import ProducerLoader
+from streamhouse.log.leased.protocols import WriteGuard
 from streamhouse.log.leased.recovery import SortedFrames
-from streamhouse.log.leased.seams import LeaseGuard
 from streamhouse.metadata.contract import Lease, Topic
 
 _MAX_REMEMBERED_EPOCHS: Final = 100_000
-"""Ten times what one agent leads. No commit of a leadership so many openings ago can still be under way."""
+"""Ten times what one agent leads. A commit of a leadership so many openings ago has long ended."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,10 +30,10 @@ class Openings:
     visible_when_synced: bool
     _under_way: dict[PartitionKey, PartitionLog] = field(default_factory=dict)
     _led_epochs: dict[PartitionKey, int] = field(default_factory=dict)
-    """In the order of opening."""
+    """The last epoch led here for each key, in the order of opening."""
 
     def under_way(self) -> Iterable[PartitionLog]:
-        """Not led yet; what changes meanwhile holds for them too."""
+        """Partitions that are being opened; changed configs apply to them too."""
         return self._under_way.values()
 
     def check_epoch(self, lease: Lease) -> PartitionKey:
@@ -45,8 +45,8 @@ class Openings:
             raise NotLeader(str(lease.key), current_leader=None, hint=hint)
         return lease.key
 
-    async def prepare(self, lease: Lease, topic: Topic, guard: LeaseGuard) -> tuple[PartitionLog, SortedFrames]:
-        """The partition, and what to do with the frames an earlier leadership left. From here on its epoch is led."""
+    async def prepare(self, lease: Lease, topic: Topic, guard: WriteGuard) -> tuple[PartitionLog, SortedFrames]:
+        """Returns the partition, and what to do with the frames of earlier leaderships. Its epoch counts as led now."""
         key = self.check_epoch(lease)
         partition = PartitionLog(
             key=key,

@@ -1,4 +1,4 @@
-"""What a leased log is told, and what it counts."""
+"""The options and the counters of a leased log."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ class LeasedOptions:
     max_buffer_bytes: int
     max_flushes_in_flight: int = 4
     max_chunk_bytes: int = MAX_BATCH_BYTES
-    """The most one flush takes of one partition."""
+    """The most bytes one flush takes of one partition."""
     resubmit_max_age_ms: int = RESUBMIT_MAX_AGE_MS
-    """R4: how old an acknowledged acks=1 record may be and still come back after another agent has led."""
+    """R4: the age up to which an acknowledged acks=1 record is written again after another agent has led."""
     resubmit_pressed_age_ms: int = 30_000
     """The same while writes are refused for want of room: such a record keeps every later file of the WAL."""
     resume_after_ms: int = 30_000
     """How old a leadership must be before a producer that may be forgotten goes on with any sequence (R21): as long as
-    clients wait for an answer of the former leader. Where the WAL is the durability there is none."""
+    clients wait for an answer of the former leader. Not used where the WAL is the durability: there is no other
+    leader."""
     producer_expiration_ms: int | None = None
-    """Windows of producers that have not written for longer are not loaded. None: all are."""
+    """Windows of producers that have been idle for longer are not loaded. None: all are loaded."""
 
 
 @dataclass(slots=True, kw_only=True)

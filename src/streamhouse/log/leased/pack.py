@@ -1,4 +1,4 @@
-"""A flush's chunks as objects: a segment for each large one, one shared blob for the rest. Pure."""
+"""Packs the chunks of a flush into objects: a segment for each large one, one shared blob for the others. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streamhouse.core.limits import MAX_BLOB_BYTES
 from streamhouse.formats.segment_v1_writer import SegmentWriter
 from streamhouse.formats.shared_blob_v1_writer import BlobWriter
 from streamhouse.log.leased.partition import Chunk
-from streamhouse.log.leased.runs import Runs
+from streamhouse.log.leased.pending import Runs
 from streamhouse.metadata.contract import KAFKA_BATCHES, SEGMENT_V1, BatchRun, EntryKind, LeasedSlice, ObjectRef
 from streamhouse.objectstore.keys import SegmentKey, SharedBlobKey
 from streamhouse.wire.buffers import BytesLike
@@ -24,7 +24,7 @@ _JOINED_AT_ONCE: Final = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedObject:
-    """Bytes to upload, and what the commit will say about them."""
+    """Bytes to upload, and what the commit says about them."""
 
     object: ObjectRef
     buffers: Sequence[BytesLike]
@@ -38,7 +38,7 @@ class Placed:
 
 
 Packing = Generator[None, None, list[PackedObject]]
-"""Yields now and then, so that the event loop gets its turn while thousands of small batches are packed."""
+"""Yields at intervals, so that the event loop can run while thousands of small batches are packed."""
 
 
 def packing(
@@ -56,7 +56,7 @@ def packing(
 
 
 def _by_size(chunks: Sequence[Chunk]) -> list[list[Chunk]]:
-    """Split so that no blob outgrows its limit; half of it leaves room for the header."""
+    """Split so that no blob exceeds its limit; half of the limit leaves room for the header."""
     parts: list[list[Chunk]] = []
     size = 0
     for chunk in chunks:
@@ -121,7 +121,7 @@ def _blob(
 
 
 def _joined_if_small(buffers: Sequence[BytesLike], size: int) -> Generator[None, None, list[BytesLike]]:
-    """Thousands of tiny buffers cost more to hand around one by one than to copy once."""
+    """To pass thousands of tiny buffers on one by one costs more than to copy them once."""
     if size >= len(buffers) * _JOIN_BELOW_BYTES:
         return list(buffers)
     joined: list[BytesLike] = []

@@ -1,13 +1,13 @@
-"""One partition under its leader: offsets, buffer, idempotent producers, and who waits for what. No IO, no awaits.
+"""The state of one partition at its leader: offsets, buffer, idempotent producers and waiters. No IO, no awaits.
 
     next_offset ──► what the next batch gets
          │   pending    appended, not yet part of a flush
          │   frozen     chunks of flushes under way, oldest first
     high_watermark      committed in the metadata
 
-``synced_end`` runs between the two: up to there the WAL holds everything. What readers may see is ``visible_end``: the
-synced end where the WAL is the durability, else the watermark. Batches leave the buffer only by a commit, in order, or
-all at once when the leadership ends.
+``synced_end`` lies between the two: the WAL holds everything below it. Readers see what lies below ``visible_end``: the
+synced end where the WAL is the durability, else the watermark. Batches leave the buffer by a commit, in order, or all
+at once when the leadership ends.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from streamhouse.core.errors import BackPressureRejected, NotLeader
 from streamhouse.core.ids import PartitionKey
 from streamhouse.core.topic_config import TopicConfig
 from streamhouse.log.leased.idempotence import Idempotence
-from streamhouse.log.leased.pending import Pending
-from streamhouse.log.leased.seams import LeaseGuard
-from streamhouse.log.leased.waiters import Waiters, fail
+from streamhouse.log.leased.pending import PendingBatch, Waiters, fail
+from streamhouse.log.leased.protocols import WriteGuard
 from streamhouse.wire.batch import NO_PRODUCER_ID
 
 
@@ -33,9 +32,9 @@ class Phase(StrEnum):
     OPENING = "opening"
     OPEN = "open"
     ADOPTING = "adopting"
-    """Behind a barrier: what comes next in the log is not known yet, so no write is taken (R13)."""
+    """Behind a barrier: the next offset is not known yet, so no write is taken (R13)."""
     CLOSING = "closing"
-    """Takes no more writes; what is buffered still goes out."""
+    """Takes no more writes; what is buffered is still flushed."""
     DROPPED = "dropped"
 
 
@@ -44,10 +43,10 @@ _DROPPED: Final = Phase.DROPPED  # looked up for every batch, which takes longer
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Chunk:
-    """What one flush takes of one partition: consecutive batches."""
+    """The consecutive batches of one partition that one flush takes."""
 
     partition: PartitionLog
-    batches: list[Pending]
+    batches: list[PendingBatch]
     size_bytes: int
 
     @property
@@ -68,7 +67,7 @@ class PartitionLog:
         config: TopicConfig,
         epoch: int,
         high_watermark: int,
-        guard: LeaseGuard,
+        guard: WriteGuard,
         visible_when_synced: bool,
     ) -> None:
         self.key = key
@@ -80,17 +79,17 @@ class PartitionLog:
         self.next_offset = high_watermark
         self.high_watermark = high_watermark
         self.synced_end = high_watermark
-        self.pending: deque[Pending] = deque()
+        self.pending: deque[PendingBatch] = deque()
         self.pending_bytes = 0
         self.dirty = False
-        """The flusher has it on its list."""
+        """The flusher has it in its list."""
         self.frozen: deque[Chunk] = deque()
         self.wanted = False
-        """Somebody waits for a commit of what is pending."""
+        """A client or reader waits for the commit of what is pending."""
         self.urgent = False
-        """… and must not wait for the flush interval either."""
+        """It must be flushed at once, without waiting for the flush interval."""
         self.barrier_over: asyncio.Future[None] | None = None
-        """While there is a barrier: done at its end."""
+        """During a barrier: a future that is done at its end."""
         self._visible_when_synced = visible_when_synced
         self.producers = Idempotence()
         self._visible_waiters = Waiters()
@@ -115,13 +114,13 @@ class PartitionLog:
         return NotLeader(str(self), current_leader=None)
 
     def not_open(self) -> NotLeader | BackPressureRejected:
-        """Why it takes no write."""
+        """The error for a write that is not taken."""
         if self.phase is Phase.ADOPTING and self.guard.valid():
             return BackPressureRejected(f"{self}: uploaded batches are being put into its log; send again")
         return self.not_leader()
 
-    def take(self, batch: Pending) -> None:
-        """The one place where the log grows. Everything that could refuse it has been asked before (R11)."""
+    def take(self, batch: PendingBatch) -> None:
+        """The only place where the log grows. Every check has passed before (R11)."""
         assert batch.base_offset == self.next_offset
         self.next_offset = batch.next_offset
         self.pending.append(batch)
@@ -131,8 +130,8 @@ class PartitionLog:
         if batch.waits_for_commit or self._visible_waiters.waiting:
             self.wanted = True
 
-    def synced(self, batch: Pending) -> None:
-        """The WAL holds it. Called in the order of appends."""
+    def synced(self, batch: PendingBatch) -> None:
+        """The WAL has synced it. Called in the order of appends."""
         if self.phase is _DROPPED:
             return
         if batch.next_offset > self.synced_end:
@@ -161,7 +160,7 @@ class PartitionLog:
         return chunk
 
     def committed(self, chunk: Chunk) -> None:
-        """The metadata holds it. Chunks are committed in the order in which they were frozen."""
+        """The metadata store has committed it. Chunks are committed in the order in which they were frozen."""
         first = self.frozen.popleft()
         assert first is chunk
         self.high_watermark = chunk.next_offset
@@ -173,13 +172,13 @@ class PartitionLog:
         self._visible_waiters.wake(self.visible_end)
 
     def grew_outside(self, next_offset: int) -> None:
-        """Records that were never in the buffer, which is empty, were committed at the end of the log."""
+        """Records that were never in the buffer were committed at the end of the log. The buffer is empty."""
         assert self.next_offset == self.high_watermark <= next_offset
         self.next_offset = self.high_watermark = self.synced_end = next_offset
         self._commit_waiters.wake(next_offset)
         self._visible_waiters.wake(next_offset)
 
-    def drop(self, error: Exception) -> list[Pending]:
+    def drop(self, error: Exception) -> list[PendingBatch]:
         """End this leadership at once: every waiter fails, in order. Returns what was not committed."""
         self.phase = Phase.DROPPED
         left = self.uncommitted()
@@ -193,12 +192,12 @@ class PartitionLog:
         self._visible_waiters.fail(error)
         return left
 
-    def uncommitted(self) -> list[Pending]:
-        """What has its offsets and is not in the log yet, in order."""
+    def uncommitted(self) -> list[PendingBatch]:
+        """The batches that have their offsets and are not committed, in order."""
         return [batch for chunk in self.frozen for batch in chunk.batches] + list(self.pending)
 
-    def buffered_from(self, offset: int) -> Iterator[Pending]:
-        """What readers may see and the metadata does not have yet, from the batch that holds ``offset`` on."""
+    def buffered_from(self, offset: int) -> Iterator[PendingBatch]:
+        """Batches that readers may see and that are not committed yet, from the one with ``offset`` on."""
         end = self.visible_end
         for source in (*(chunk.batches for chunk in self.frozen), self.pending):
             for batch in source:

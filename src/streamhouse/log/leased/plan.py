@@ -1,9 +1,9 @@
-"""When to flush and what to take. Pure.
+"""When to flush, and which partitions. Pure.
 
-A partition is due when it holds a segment's worth, when its oldest batch is old enough, or when somebody waits for its
-commit and the last flush began long enough ago. A partition with a segment's worth goes into an object of its own; once
-any smaller one is due, all that have something share one blob: the PUT is paid for anyway, and so their number does not
-matter.
+A partition is due when it holds enough bytes for a segment, when its oldest batch is old enough, or when a client waits
+for its commit and the last flush began long enough ago. A partition with enough bytes gets a segment of its own. Once
+any smaller partition is due, all partitions with something to write share one blob: the PUT is paid for in any case, so
+their number does not matter.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from streamhouse.log.leased.partition import PartitionLog
 class FlushRules:
     segment_max_bytes: int
     busy_segment_bytes: int = 0
-    """While a flush is under way the next one waits for this much, if it is more: where nobody waits for commits, a
-    busy log is better off with fewer and larger objects."""
+    """While a flush runs, the next one waits for this many bytes, if it is more: where no client waits for commits, a
+    busy log is better with fewer and larger objects."""
     segment_max_age_ms: int
     flush_interval_ms: int
 
@@ -32,7 +32,7 @@ class FlushPlan:
     large: tuple[PartitionLog, ...]
     small: tuple[PartitionLog, ...]
     next_due_ms: int | None
-    """With nothing to take now: when to look again; None when nothing is buffered."""
+    """If the plan is empty: when to plan again; None if nothing is buffered."""
 
     @property
     def empty(self) -> bool:
@@ -42,7 +42,7 @@ class FlushPlan:
 def plan_flush(
     dirty: Iterable[PartitionLog], rules: FlushRules, *, now_ms: int, last_flush_ms: int, busy: bool = False
 ) -> FlushPlan:
-    """``busy``: a flush is under way."""
+    """``busy``: a flush runs."""
     enough_bytes = rules.enough_bytes(busy=busy)
     large: list[PartitionLog] = []
     small: list[PartitionLog] = []

@@ -1,8 +1,8 @@
-"""Producer windows of partitions being taken over: loaded in pages, newest first, with a bound for each (R9, R22).
+"""Loads the producer windows of partitions that are taken over: in pages, newest first, with a bound (R9, R22).
 
-One call to the metadata store is under way at a time, whatever number of partitions is opened. It asks for a page of
-every partition that waits, so that partitions with few producers do not wait for those with many, and it leaves the
-store's other connections to the renewals of the leases.
+Only one call to the metadata store runs at a time, however many partitions are opened. It asks for a page of every
+waiting partition, so that partitions with few producers do not wait for those with many. The other connections to the
+store stay free for the renewals of leases.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from streamhouse.log.leased.idempotence import Idempotence
 from streamhouse.metadata.contract import MetadataStore, ProducerPage, ProducerState
 
 _STEP: Final = 200
-"""Windows made known before the event loop gets its turn: less than a millisecond of work."""
+"""Windows added before the event loop can run: less than a millisecond of work."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Loading:
-    """One partition, from its first page to its last."""
+    """The loading of one partition, from its first page to its last."""
 
     key: PartitionKey
     into: Idempotence
@@ -48,14 +48,14 @@ class _Loading:
 
 class ProducerLoader:
     def __init__(self, metadata: MetadataStore, *, idle_ms: int | None = None) -> None:
-        """``idle_ms``: producers that have not written for longer are left out."""
+        """``idle_ms``: producers that have been idle for longer are left out."""
         self._metadata = metadata
         self._idle_ms = idle_ms
         self._waiting: list[_Loading] = []
         self._calls: asyncio.Task[None] | None = None
 
     async def load(self, key: PartitionKey, into: Idempotence) -> None:
-        """Make the producers of ``key`` known to ``into``: all of them, or the newest MAX_PRODUCERS_PER_PARTITION."""
+        """Add the producers of ``key`` to ``into``: all of them, or the newest MAX_PRODUCERS_PER_PARTITION."""
         loading = _Loading(key=key, into=into, done=asyncio.get_running_loop().create_future())
         self._waiting.append(loading)
         if self._calls is None:
@@ -74,7 +74,7 @@ class ProducerLoader:
             self._calls = None
 
     def _next_ones(self) -> Sequence[_Loading]:
-        """Those that waited longest, each key once."""
+        """The ones that have waited longest, each key once."""
         chosen: dict[PartitionKey, _Loading] = {}
         for loading in self._waiting[:MAX_PRODUCERS_PER_LOAD]:
             chosen.setdefault(loading.key, loading)
@@ -91,7 +91,7 @@ class ProducerLoader:
             for loading in loadings:
                 if not loading.done.done():
                     await loading.take(pages[loading.key])
-        except Exception as error:  # each opening hears of it, and is tried again
+        except Exception as error:  # each opening gets it, and is tried again
             for loading in loadings:
                 if not loading.done.done():
                     loading.done.set_exception(error)

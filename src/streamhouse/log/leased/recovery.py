@@ -1,14 +1,14 @@
-"""Frames that an earlier leadership left in the WAL: which are committed, which come back, which are dropped. Pure.
+"""Decides about frames that an earlier leadership left in the WAL: committed, used again, or dropped. Pure.
 
-R3: let F be the start of the first later epoch that another WAL led (∞ if none did). A frame is committed iff it lies
-below min(F, watermark). If F is ∞, nobody else has written since: the rest is replayed at the same offsets.
-R4: if F is finite, others own those offsets now. Only frames of acks=1 without producer id, on a topic that is not
-compacted, not too old, are submitted again as new records; a retry by their producer may have brought the others
-already, or newer values may have overtaken them.
-R23: the metadata store may have lost its last commits, in a fail-over to a standby that had not got them. Two things
-show it: the frames to be replayed do not continue the log, or the store does not know the leadership that wrote them.
-Such frames are *stranded*. Where the WAL is the durability, they were acknowledged and nothing may be opened. Elsewhere
-none of them was acknowledged with acks=all, and lost_commits.py makes R4 apply to them.
+R3: let F be the start of the first later epoch that another WAL led (∞ if there was none). A frame is committed iff it
+lies below min(F, watermark). If F is ∞, no other agent has written since: the rest is replayed at the same offsets.
+R4: if F is finite, other records have those offsets now. Only acknowledged frames with acks=1 and without producer id,
+on a topic that is not compacted, and not too old, are submitted again as new records. For the others, a retry by their
+producer may have written them already, or newer values may have replaced them.
+R23: the metadata store may have lost its last commits, in a fail-over to a standby without them. Two signs show it: the
+frames to be replayed do not continue the log, or the store does not know the leadership that wrote them. Such frames
+are *stranded*. Where the WAL is the durability, they were acknowledged, and nothing may be opened. In object mode none
+of them was acknowledged with acks=all, and lost_commits.py makes R4 apply to them.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from streamhouse.wire.batch import BatchHeader, read_header
 from streamhouse.wire.buffers import BytesLike
 
 MAX_TOLD_PARTITIONS: Final = 5
-"""Named in one message; of the others, how many."""
+"""Named in one message; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldFrame:
-    """A frame of this WAL that nothing has settled yet."""
+    """A frame of this WAL that is not settled."""
 
     lsn: int
     epoch: int
@@ -43,7 +43,7 @@ class HeldFrame:
     """None: only the WAL has it (``HeldFrames.load``)."""
     header: BatchHeader
     refused: bool = False
-    """Its producer was told NOT_LEADER, and will send it again elsewhere. After a crash nobody knows."""
+    """Its producer was told NOT_LEADER and sends it again to another agent. Unknown after a crash, then False."""
     in_memory: bool = False
     """Left by a leadership of this process, and not synced yet. What recovery found is a view of a mapped file."""
 
@@ -53,7 +53,7 @@ class HeldFrame:
 
 
 def held_by_partition(frames: Iterable[Frame]) -> dict[PartitionKey, list[HeldFrame]]:
-    """What a WAL gave back at its opening, sorted by partition, in the order it was written."""
+    """The frames that a WAL returned when it was opened, by partition, in the order they were written."""
     held: defaultdict[PartitionKey, list[HeldFrame]] = defaultdict(list)
     for frame in frames:
         held[PartitionKey(frame.topic_id, frame.partition)].append(
@@ -74,14 +74,14 @@ def held_by_partition(frames: Iterable[Frame]) -> dict[PartitionKey, list[HeldFr
 class SortedFrames:
     committed: list[HeldFrame] = field(default_factory=list)
     replay: list[HeldFrame] = field(default_factory=list)
-    """At the same offsets, consecutive from the watermark on."""
+    """To be put back at the same offsets, consecutive from the watermark on."""
     resubmit: list[HeldFrame] = field(default_factory=list)
-    """As new records, in the order they were written."""
+    """To be written as new records, in this order."""
     dropped: list[HeldFrame] = field(default_factory=list)
     stranded: list[HeldFrame] = field(default_factory=list)
-    """R23: the metadata store has lost what they stood on."""
+    """R23: the metadata store has lost the commits before them."""
     end_offset: int = 0
-    """Where the log ends once the replayed ones are in it."""
+    """The end of the log once the frames in ``replay`` are in it."""
 
 
 def sort_frames(
@@ -96,8 +96,8 @@ def sort_frames(
     epoch: int | None = None,
     wal_is_durable: bool = False,
 ) -> SortedFrames:
-    """``epoch``: of the leadership that asks. ``wal_is_durable``: no other WAL can have been written meanwhile (R2), so
-    frames that continue the log are replayed whatever the store knows of their leadership."""
+    """``epoch``: the epoch of the new leadership. ``wal_is_durable``: no other WAL can have been written meanwhile
+    (R2), so frames that continue the log are replayed, whatever the store knows of their leadership."""
     out = SortedFrames(end_offset=high_watermark)
     for frame in sorted(frames, key=lambda frame: frame.lsn):
         foreign = foreign_start(frame.epoch, wal_id=wal_id, history=history)
@@ -111,7 +111,7 @@ def sort_frames(
                 out.end_offset = frame.next_offset
             else:
                 out.stranded.append(frame)
-        elif _may_come_back(frame, compacted=compacted, oldest_ms=now_ms - max_age_ms):
+        elif _may_resubmit(frame, compacted=compacted, oldest_ms=now_ms - max_age_ms):
             out.resubmit.append(frame)
         else:
             out.dropped.append(frame)
@@ -119,7 +119,7 @@ def sort_frames(
 
 
 def stranded_words(where: str, frames: SortedFrames) -> str:
-    """What a partition's stranded frames are, for people."""
+    """A text for an operator about a partition's stranded frames."""
     first = min(frame.base_offset for frame in frames.stranded)
     end = max(frame.next_offset for frame in frames.stranded)
     records = sum(frame.header.record_count for frame in frames.stranded)
@@ -131,19 +131,19 @@ def stranded_words(where: str, frames: SortedFrames) -> str:
 
 
 def does_not_continue(words: Sequence[str]) -> DurabilityMismatch:
-    """For a start where the WAL is the durability. ``words``: by partition."""
+    """The error for a start where the WAL is the durability. ``words``: one text for each partition."""
     more = f" (and {len(words) - MAX_TOLD_PARTITIONS} more partitions)" if len(words) > MAX_TOLD_PARTITIONS else ""
     return DurabilityMismatch(
-        "the metadata store does not fit the write-ahead log, and acknowledged records would be lost: "
+        "the metadata store does not match the write-ahead log, and acknowledged records would be lost: "
         + "; ".join(words[:MAX_TOLD_PARTITIONS])
         + more,
-        hint="the metadata store is an older copy, or files of the write-ahead log are missing: bring back the metadata"
+        hint="the metadata store is an older copy, or files of the write-ahead log are missing: restore the metadata"
         " store that belongs to this write-ahead log, or the missing files; nothing was changed",
     )
 
 
 def foreign_start(epoch: int, *, wal_id: uuid.UUID, history: Sequence[EpochStart]) -> int | None:
-    """Where the first later leadership with another WAL began; None if there was none (R3)."""
+    """The start offset of the first later leadership with another WAL; None if there was none (R3)."""
     return next((start.start_offset for start in history if start.epoch > epoch and start.wal_id != wal_id), None)
 
 
@@ -155,12 +155,12 @@ def never_again(
     compacted: bool,
     oldest_ms: int,
 ) -> list[HeldFrame]:
-    """Frames of a partition led elsewhere that no later leadership of ours could use. No history: the topic is gone."""
+    """Frames of a partition led elsewhere that no later leadership here can use. No history: the topic is deleted."""
     gone: list[HeldFrame] = []
     for frame in frames:
         foreign = foreign_start(frame.epoch, wal_id=wal_id, history=history)
         may_matter = foreign is None or (
-            frame.next_offset > foreign and _may_come_back(frame, compacted=compacted, oldest_ms=oldest_ms)
+            frame.next_offset > foreign and _may_resubmit(frame, compacted=compacted, oldest_ms=oldest_ms)
         )
         if not history or not may_matter:
             gone.append(frame)
@@ -168,18 +168,18 @@ def never_again(
 
 
 def resubmission_id(wal_id: uuid.UUID, lsn: int) -> AppendId:
-    """The same for every attempt at this frame, so that a crash between commit and clean-up does not double it (R4)."""
+    """The same id for every attempt at this frame, so that a crash between commit and clean-up writes it once (R4)."""
     return AppendId(uuid.uuid5(wal_id, str(lsn)))
 
 
-def _may_come_back(frame: HeldFrame, *, compacted: bool, oldest_ms: int) -> bool:
+def _may_resubmit(frame: HeldFrame, *, compacted: bool, oldest_ms: int) -> bool:
     acknowledged = frame.acks == 1 and not frame.refused
     return acknowledged and not frame.header.has_producer and not compacted and frame.timestamp_ms >= oldest_ms
 
 
 def _is_known(frame: HeldFrame, epoch: int | None, *, wal_id: uuid.UUID, history: Sequence[EpochStart]) -> bool:
-    """Whether the store knows the leadership under which the frame was written. Epochs of leaderships that it has lost
-    are given once more, to this agent or to another; a frame's offset then lies below the start of that epoch, or the
+    """Whether the store knows the leadership under which the frame was written. The store assigns the epoch of a lost
+    leadership again, to this agent or to another. Then the frame's offset lies below the start of that epoch, or the
     frame's epoch is not below the one that was just acquired."""
     if epoch is not None and frame.epoch >= epoch:
         return False

@@ -1,10 +1,10 @@
-"""Frames that come back as new records after another agent has led (R4), many at a time.
+"""Writes held frames again as new records after another agent has led (R4), many at a time.
 
     frames of partitions opened together ──► one blob ──► a commit for each frame, under the frame's own append id
 
-The id is what keeps a frame from coming back twice, so each has a commit of its own; those of one partition follow each
-other. Sent side by side they reach the metadata in any order and are told "not yet" more often than not: measured on
-PostgreSQL, that is slower. Which frames come back is decided in recovery.py.
+The id keeps a frame from being written twice, so each frame has a commit of its own. The commits of one partition are
+sent one after the other. Sent at the same time, they reach the metadata store in any order and mostly get "not yet",
+which is slower (measured on PostgreSQL). recovery.py decides which frames are written again.
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ from uuid import UUID
 
 from streamhouse.core.errors import NotLeader
 from streamhouse.core.limits import MIB
-from streamhouse.formats.declared_times import declared_times_ms
 from streamhouse.log.leased.commit import NOT_YET_TRIES, Committer
 from streamhouse.log.leased.held import HeldFrames, in_parts
 from streamhouse.log.leased.partition import Chunk, PartitionLog
-from streamhouse.log.leased.pending import Pending
+from streamhouse.log.leased.pending import PendingBatch, fail, run_of
 from streamhouse.log.leased.recovery import HeldFrame, resubmission_id
-from streamhouse.log.leased.waiters import fail
-from streamhouse.metadata.contract import BatchRun, LeasedSlice, SliceOutcome, Verdict
+from streamhouse.metadata.contract import LeasedSlice, SliceOutcome, Verdict
 
 _BLOB_BYTES: Final = 32 * MIB  # of all partitions in one blob
 
@@ -34,7 +32,7 @@ _BLOB_BYTES: Final = 32 * MIB  # of all partitions in one blob
 class _Placed:
     frame: HeldFrame
     slice: LeasedSlice
-    """Its place in the blob; the offset is given when it is sent."""
+    """Its place in the blob. The commit sets its offset."""
 
 
 class Resubmission:
@@ -47,10 +45,10 @@ class Resubmission:
     async def close(self) -> None:
         await self._uploads.close()
 
-    async def bring_back(self, partition: PartitionLog, frames: Sequence[HeldFrame]) -> int:
-        """At the end of the log, in order. Returns how many came; an earlier leadership may have brought the others.
+    async def run(self, partition: PartitionLog, frames: Sequence[HeldFrame]) -> int:
+        """Append the frames, in order. Returns how many were new; an earlier leadership may have written the others.
 
-        Raises NotLeader when a commit is refused: what is not in the log by then stays held.
+        Raises NotLeader when a commit is refused: the frames that are not in the log then stay held.
         """
         came = 0
         for part in in_parts(frames):
@@ -61,8 +59,8 @@ class Resubmission:
                 if outcome.verdict is not Verdict.COMMITTED:
                     hint = f"resubmitting was {outcome.verdict.value}"
                     raise NotLeader(str(partition), current_leader=None, hint=hint)
-                # "Repeated" alone cannot tell an earlier leadership's sending from an earlier one of this very call.
-                # The place can: what an earlier leadership brought in lies below where this one began.
+                # A repeat was written by an earlier leadership or by an earlier try of this call. The offset tells:
+                # what an earlier leadership wrote lies below the offset where this one began.
                 if outcome.base_offset == partition.next_offset:
                     partition.grew_outside(outcome.end_offset + 1)
                     came += 1
@@ -80,7 +78,7 @@ class Resubmission:
         position = whole.byte_offset
         for frame in frames:
             size_bytes = frame.header.size
-            piece = replace(whole, byte_offset=position, byte_length=size_bytes, batches=(_run(frame),))
+            piece = replace(whole, byte_offset=position, byte_length=size_bytes, batches=(run_of(frame.header),))
             placed.append(_Placed(frame=frame, slice=piece))
             position += size_bytes
         return placed
@@ -97,7 +95,7 @@ class Resubmission:
 
 
 class _SharedUploads:
-    """Whatever has gathered while the last blob was under way goes into the next: an agent opens many at a time."""
+    """Chunks that arrive while one blob is uploaded share the next blob: an agent opens many partitions at a time."""
 
     def __init__(self, committer: Committer) -> None:
         self._committer = committer
@@ -105,7 +103,7 @@ class _SharedUploads:
         self._task: asyncio.Task[None] | None = None
 
     async def upload(self, chunk: Chunk) -> LeasedSlice:
-        """Returns where it lies; the batches follow each other there without gaps."""
+        """Returns the place of the chunk in the blob; its batches follow each other there without gaps."""
         future: asyncio.Future[LeasedSlice] = asyncio.get_running_loop().create_future()
         self._waiting.append((chunk, future))
         if self._task is None or self._task.done():
@@ -119,16 +117,16 @@ class _SharedUploads:
                 await self._task
 
     async def _run(self) -> None:
-        await asyncio.sleep(0)  # for those that are opened in the same turn
+        await asyncio.sleep(0)  # so that partitions opened in the same turn of the loop share a blob
         while taken := self._take():
             try:
                 await self._upload(taken)
-            except Exception as error:  # each opening has to decide for itself
+            except Exception as error:  # each opening handles it
                 for _, future in taken:
                     fail(future, error)
 
     def _take(self) -> list[tuple[Chunk, asyncio.Future[LeasedSlice]]]:
-        """Up to a blob's worth, at least one; not those whose opening was cut short."""
+        """Up to a full blob, at least one chunk; without those whose opening was cancelled."""
         waiting = [each for each in self._waiting if not each[1].done()]
         size = count = 0
         for chunk, _ in waiting:
@@ -150,10 +148,10 @@ class _SharedUploads:
                     future.set_result(placed.slice)
 
 
-def _unplaced(frame: HeldFrame) -> Pending:
-    """For packing: a blob's batches have no offsets of their own, so nothing is copied or patched."""
+def _unplaced(frame: HeldFrame) -> PendingBatch:
+    """For packing. Batches in a blob have no offsets of their own, so nothing is copied or patched."""
     assert frame.batch is not None, "it was loaded"
-    return Pending(
+    return PendingBatch(
         base_offset=frame.base_offset,
         next_offset=frame.next_offset,
         data=memoryview(frame.batch),
@@ -164,15 +162,4 @@ def _unplaced(frame: HeldFrame) -> Pending:
         timestamp_ms=frame.timestamp_ms,
         waits_for_commit=False,
         done=None,
-    )
-
-
-def _run(frame: HeldFrame) -> BatchRun:
-    """Of a batch without producer id, as all are that come back."""
-    smallest_ms, largest_ms = declared_times_ms(frame.header)
-    return BatchRun(
-        record_count=frame.header.record_count,
-        byte_length=frame.header.size,
-        min_timestamp_ms=smallest_ms,
-        max_timestamp_ms=largest_ms,
     )

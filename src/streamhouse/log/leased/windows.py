@@ -1,8 +1,8 @@
-"""The windows of idempotent producers that one partition knows, in the order of their last use, in little memory.
+"""The windows of the idempotent producers of one partition, in the order of their last use, in little memory.
 
-A producer writes for a while and is then silent until it is forgotten, so that most windows are only kept for a retry
-that never comes. As objects, a window of five batches takes about 1 KB. Only the MAX_UNPACKED_PRODUCERS that wrote last
-are kept so. The others are packed into bytes, 20 for each batch, and unpacked when they are looked up.
+Most producers write for a while and are then silent until they are forgotten; their windows are kept for a retry that
+never comes. A window of five batches takes about 1 KB as objects. Only the MAX_UNPACKED_PRODUCERS that wrote last are
+kept as objects. The others are packed into bytes, 20 for each batch, and unpacked when they are looked up.
 
     packed window   epoch i64 │ batches × (sequence i32 │ record count i64 │ base offset i64)
 """
@@ -19,7 +19,7 @@ from streamhouse.metadata.dedup import ProducerWindow
 
 
 class ProducerWindows(MutableMapping[int, ProducerWindow]):
-    """By producer id; the one that was set last comes last. What is looked up is changed by setting it again."""
+    """By producer id; the one that was set last comes last. To change a window, look it up and set it again."""
 
     __slots__ = ("_packed", "_unpacked")
 
@@ -28,19 +28,19 @@ class ProducerWindows(MutableMapping[int, ProducerWindow]):
         self._unpacked: dict[int, ProducerWindow] = {}
 
     def load(self, older: Iterable[ProducerState]) -> None:
-        """Windows that were used before all that are here already, the newest of them first."""
+        """Add windows, newest first, that were used before all the windows that are here already."""
         packed = {state.producer_id: _pack(state.producer_epoch, state.batches) for state in older}
         self._packed = dict(reversed(packed.items())) | self._packed
 
     def get(self, producer_id: int, default: object = None) -> ProducerWindow | None:  # type: ignore[override]
-        """None for a producer that is not known."""
+        """None for an unknown producer."""
         window = self._unpacked.get(producer_id)
         if window is None and (packed := self._packed.get(producer_id)) is not None:
             window = _unpack(packed)
         return window
 
     def pop(self, producer_id: int, default: object = None) -> ProducerWindow | None:  # type: ignore[override]
-        """None for a producer that is not known."""
+        """None for an unknown producer."""
         window = self._unpacked.pop(producer_id, None)
         if window is None and (packed := self._packed.pop(producer_id, None)) is not None:
             window = _unpack(packed)

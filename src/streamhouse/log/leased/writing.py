@@ -1,6 +1,6 @@
-"""The way of a batch into the log: its offsets, the WAL, the buffer, and its acknowledgement once the WAL is synced.
+"""How a batch is appended: offsets, WAL, buffer, and the acknowledgement once the WAL is synced.
 
-Nothing here awaits: between looking at a batch and giving it its offsets nothing else runs (R11).
+Nothing here awaits, so that nothing else runs between the checks of a batch and the assignment of its offsets (R11).
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from streamhouse.log.leased.budget import WriteBudget
 from streamhouse.log.leased.commit import FlushHealth
 from streamhouse.log.leased.options import LeasedStats
 from streamhouse.log.leased.partition import PartitionLog, Phase
-from streamhouse.log.leased.pending import Pending
-from streamhouse.log.leased.seams import WriteAheadLog
+from streamhouse.log.leased.pending import PendingBatch
+from streamhouse.log.leased.protocols import WriteAheadLog
 from streamhouse.log.tail import TailCache
 from streamhouse.wire.batch import CONTROL_BIT, patch, read_header, stamp_log_append_time, validate
 from streamhouse.wire.buffers import BytesLike
 
-# Looked up once: an enum's member takes longer to find than all else that is done with it for a batch.
+# Looked up once: to find an enum's member takes longer than all that is done with it for a batch.
 _OPEN: Final = Phase.OPEN
 _DROPPED: Final = Phase.DROPPED
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Append:
-    """Where a batch went. ``done`` is done when it is as durable as its acks ask for, or failed."""
+    """The place of a batch. ``done`` is done when the batch is as durable as its acks ask for, or has failed."""
 
     base_offset: int
     last_offset: int
@@ -60,10 +60,10 @@ class Writing:
         self._stats = stats
         self._health = health
         self._on_grown = on_grown
-        self._unsynced: deque[tuple[PartitionLog, Pending]] = deque()
+        self._unsynced: deque[tuple[PartitionLog, PendingBatch]] = deque()
 
     def append_to(self, partition: PartitionLog, batch: BytesLike, *, acks: int) -> Append:
-        """``LeasedLog.append`` for a partition that was looked up. This is the hottest path there is."""
+        """``LeasedLog.append`` for a partition that was looked up. This is the hottest path of the system."""
         if partition.phase is not _OPEN or not partition.guard.valid():
             raise partition.not_open()
         key, epoch, config = partition.key, partition.epoch, partition.config
@@ -75,7 +75,7 @@ class Writing:
         patch(data, 0, base_offset=base_offset, leader_epoch=epoch)
         header = validate(data)
         if header.size != size or header.attributes & CONTROL_BIT:
-            raise InvalidRequest(f"{partition}: one batch at a time, and no control batches")
+            raise InvalidRequest(f"{partition}: send one batch at a time, and no control batch")
         if size > config.max_message_bytes:
             raise LimitExceeded(
                 f"{partition}: a batch of {size} bytes, max.message.bytes allows {config.max_message_bytes}"
@@ -104,7 +104,7 @@ class Writing:
             raise
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         last_offset = base_offset + header.last_offset_delta
-        pending = Pending(
+        pending = PendingBatch(
             base_offset=base_offset,
             next_offset=last_offset + 1,
             data=data,
@@ -126,8 +126,8 @@ class Writing:
             done=done,
         )
 
-    def take(self, partition: PartitionLog, pending: Pending) -> None:
-        """The one way into a partition's buffer, for a client's batch and for a replayed one."""
+    def take(self, partition: PartitionLog, pending: PendingBatch) -> None:
+        """The only way into a partition's buffer, for a client's batch and for a replayed one."""
         partition.take(pending)
         size = len(pending.data)
         self._budget.take(size)
@@ -137,8 +137,8 @@ class Writing:
         self._on_grown(partition)
 
     def synced(self, lsn: int) -> None:
-        """The WAL holds everything up to there."""
-        published: list[tuple[PartitionLog, Pending]] = []
+        """The WAL has synced everything up to this LSN."""
+        published: list[tuple[PartitionLog, PendingBatch]] = []
         unsynced = self._unsynced
         while unsynced and unsynced[0][1].lsn <= lsn:
             each = unsynced.popleft()
@@ -149,8 +149,8 @@ class Writing:
         for partition, pending in published:
             partition.synced(pending)
 
-    def _repeat(self, base_offset: int, pending: Pending | None, record_count: int) -> Append:
-        """A retry gets its original's offsets, and waits for it while that is not durable yet (R9)."""
+    def _repeat(self, base_offset: int, pending: PendingBatch | None, record_count: int) -> Append:
+        """A retry gets the offsets of its original, and waits while the original is not durable yet (R9)."""
         if pending is None:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             done.set_result(None)

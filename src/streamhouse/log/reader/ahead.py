@@ -1,9 +1,9 @@
-"""Read-ahead: who reads on and on, and what to fetch before he asks.
+"""Read-ahead: recognises sequential readers and fetches what they read next.
 
-A step that begins where an earlier one ended makes a stream. From its second step on, what follows is fetched into the
-block cache while the reader is busy with what it has; the window doubles with every step up to its limit. All bounds
-are soft on purpose: when they are reached, nothing is fetched ahead and the reader fetches for himself, as he would
-have anyway. Errors here are nobody's: whoever reads that place meets them again.
+A read that begins where an earlier one ended makes a stream. From the second read of a stream on, what follows is
+fetched into the block cache while the reader works on what it has. The window doubles with every read, up to its
+limit. All limits are soft: when one is reached, nothing is fetched ahead, and the reader fetches the data itself, as it
+would without read-ahead. Errors are dropped here: a reader that comes to that place gets them again.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from streamhouse.log.reader.views import Views
 from streamhouse.log.tail import TailCache
 
 _FIRST_WINDOW_BYTES: Final = 1 * MIB
-_MAX_STREAMS: Final = 4096  # places where a reader may go on; the longest unused is forgotten
+_MAX_STREAMS: Final = 4096  # places where a reader may go on; the least recently used is forgotten
 _MAX_DOUBLINGS: Final = 20
 
 
 class Stream:
-    """One reader's way through a partition."""
+    """One sequential reader of a partition."""
 
     __slots__ = ("ahead_bytes", "ahead_offset", "steps", "task")
 
     def __init__(self) -> None:
         self.steps = 0
-        """How many of its steps began where the one before ended."""
+        """How many reads began where the one before ended."""
         self.ahead_offset = 0
-        """Everything below was fetched or is being fetched."""
+        """Everything below this offset was fetched or is being fetched."""
         self.ahead_bytes = 0
-        """… of it, what the reader has not come to yet."""
+        """The bytes of it that the reader has not read yet."""
         self.task: asyncio.Task[None] | None = None
 
     def step(self, next_offset: int, size_bytes: int) -> None:
@@ -50,7 +50,7 @@ class Stream:
 
 
 class Streams:
-    """Recognises who goes on. Pure."""
+    """Recognises sequential readers. Pure."""
 
     def __init__(self, max_streams: int = _MAX_STREAMS) -> None:
         self._max_streams = max_streams
@@ -86,7 +86,7 @@ class ReadAhead:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def stepped(self, key: PartitionKey, offset: int, next_offset: int, size_bytes: int) -> None:
-        """A reader took ``size_bytes`` from objects, from ``offset`` on; it will go on at ``next_offset``, or not."""
+        """A reader took ``size_bytes`` from objects, from ``offset`` on; it may go on at ``next_offset``."""
         if not self._window_bytes:
             return
         stream = self._streams.step(key, offset, next_offset, size_bytes)
@@ -107,7 +107,7 @@ class ReadAhead:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _is_committed_and_cold(self, key: PartitionKey, offset: int) -> bool:
-        """Past the known watermark there is nothing to fetch, and what the tail cache holds need not be."""
+        """Above the known watermark there is nothing to fetch, and what the tail cache holds need not be fetched."""
         view = self._views.get(key)
         if view is None or offset >= view.state.high_watermark:
             return False

@@ -37,21 +37,21 @@ class Taken:
 class Block:
     data: memoryview
     starts: array[int]
-    """Where each batch begins, and at last where the block ends."""
+    """The position of each batch, and the end of the block."""
     nexts: array[int]
     """The offset after each batch."""
     times_ms: array[int]
     """The largest time that each batch declares."""
 
     held_bytes: int
-    """What keeping ``data`` keeps in memory: it may be a view of something larger."""
+    """The memory that ``data`` keeps alive: it may be a view of something larger."""
 
     @property
     def memory_bytes(self) -> int:
         return self.held_bytes + _BATCH_OVERHEAD_BYTES * len(self.nexts) + _BLOCK_OVERHEAD_BYTES
 
     def take(self, offset: int, max_bytes: int) -> Taken:
-        """Batches from the one that holds ``offset``, or the next after it; the first whatever its size."""
+        """Batches from the one with ``offset``, or the next after it; the first whatever its size."""
         starts = self.starts
         first = bisect_right(self.nexts, offset)
         if first == len(self.nexts):
@@ -67,7 +67,7 @@ class Block:
         return self.data[self.starts[at] : self.starts[at + 1]]
 
     def cut_out(self, whole_bytes: int) -> Block:
-        """This block, whose data is part of a download of ``whole_bytes``, on terms that may be kept.
+        """This block in a form that may be cached; its data is part of a download of ``whole_bytes``.
 
         A view of most of it is kept as it is, and counted as the whole; a smaller part is copied.
         """
@@ -77,7 +77,7 @@ class Block:
 
 
 def slice_block(stored: memoryview, entry: Entry) -> Block:
-    """Check the bytes of a shared blob's slice and give its batches their place. Raises CorruptBlob, CorruptBatch.
+    """Check the bytes of a slice of a shared blob and set the offsets of its batches. Raises CorruptBlob, CorruptBatch.
 
     The batches' own CRCs cover every byte; offsets and epoch come from the entry.
     """
@@ -86,7 +86,7 @@ def slice_block(stored: memoryview, entry: Entry) -> Block:
             f"shared blob slice: an entry of {entry.record_count} records for the offsets {entry.base_offset} to"
             f" {entry.end_offset}"
         )
-    data = bytearray(stored)  # a store may hand out its own bytes: what is patched must be ours
+    data = bytearray(stored)  # a store may return its own bytes: patch a copy
     starts, nexts, times_ms = array("q", [0]), array("q"), array("q")
     position, offset = 0, entry.base_offset
     for header in check_slice(data, byte_length=entry.byte_length, record_count=entry.record_count):
@@ -101,7 +101,7 @@ def slice_block(stored: memoryview, entry: Entry) -> Block:
 
 
 def segment_block(data: memoryview, info: BlockInfo, *, sparse: bool) -> Block:
-    """A segment's block, whose CRC was checked: see that its batches are those the index speaks of.
+    """A block of a segment, whose CRC was checked: check that its batches are those of the index.
 
     Raises CorruptSegment, CorruptBatch.
     """

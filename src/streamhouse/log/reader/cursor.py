@@ -1,4 +1,4 @@
-"""One partition's share of a read: where it stands, what was taken, what still fits. Pure.
+"""One partition of a read: its position, what was taken, what still fits. Pure.
 
 first batch of the whole answer     taken whatever its size: a reader must get past it
 every other batch                   only if it fits both its partition's bytes and the answer's
@@ -26,7 +26,8 @@ class ReadResult(NamedTuple):
     batches: list[memoryview]
     """Whole record batches at their real offsets, one buffer each; the first may begin before the offset asked for."""
     next_offset: int
-    """Where to read on. May be past the last batch where key compaction emptied the offsets between (R18)."""
+    """The offset to read next. It may lie behind the last batch, if key compaction emptied the offsets between
+    (R18)."""
     high_watermark: int
     """The end of what may be read."""
     log_start_offset: int
@@ -76,18 +77,18 @@ class Cursor:
         return self.full or self.error is not None
 
     def is_crowded_out(self) -> bool:
-        """Whether others have used up the answer, so that nothing of this partition can fit."""
+        """Whether other partitions have used up the answer, so that nothing of this one fits."""
         return self.allowance.left <= 0 and self.allowance.taken > 0
 
     def fail(self, error: StreamHouseError) -> None:
-        """What was taken before is served; whoever reads on from there meets the error again."""
+        """What was taken before is returned; the next read from there gets the error again."""
         if self.batches:
             self.full = True
         else:
             self.error = error
 
     def take(self, batches: Sequence[memoryview], size_bytes: int, next_offset: int) -> bool:
-        """Take batches of which all but the first are known to fit ``room``. False when not even that one does."""
+        """Take batches; all but the first are known to fit ``room``. False if not even the first fits."""
         if size_bytes > self.room and self.allowance.taken:
             self.full = True
             return False

@@ -1,15 +1,15 @@
-"""Objects of the log that are missing or damaged: what an operator and the agent's health are told of them.
+"""Objects of the log that are missing or damaged: how the log, the counters and the health show them.
 
-A damaged range is *known* from the first read that met it until a check finds it well, or no longer part of the log
-(trimmed, compacted, its topic deleted). While ranges are known, each is checked every few seconds, and sooner when a
-read got through.
+A damaged range is *known* from the first read that found it until a check can read it again, or until it is no longer
+part of the log (trimmed, compacted, topic deleted). Known ranges are checked every few seconds, and sooner when a read
+has succeeded.
 
-    log       an error when a range becomes known, again every five minutes while reads meet it, a warning when it is
-              well again; of many ranges at once, so many lines in ten seconds, and the number of those left out
+    log       an error when a range becomes known, again every five minutes while reads find it, a warning when it can
+              be read again; with many ranges, a limited number of lines in ten seconds, and the number left out
     stats     damaged_ranges, damaged_reads
     health    the number of known ranges and the first of them
 
-Reads and repairs nothing itself. The reader decides what damage is: it has resolved the entry again before (R7).
+Repairs nothing. The reader decides what is damaged: it has looked the entry up again before (R7).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from streamhouse.core.clock import Clock
 from streamhouse.core.errors import DamagedObject, StreamHouseError
 from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.core.limits import MAX_KNOWN_DAMAGE
+from streamhouse.core.rate_limited_log import RateLimitedLog
 from streamhouse.log.reader.objects import ObjectReader
 from streamhouse.log.reader.options import ReaderStats
 from streamhouse.metadata.contract import MetadataStore, ScanRange
@@ -35,10 +36,8 @@ HEALTH: Final = "stored objects"
 _REMIND_MS: Final = 5 * 60_000
 _CHECK_EVERY_S: Final = 5.0
 _LEAST_PAUSE_S: Final = 1.0
-"""Between two rounds of checks, however many reads get through."""
+"""Between two rounds of checks, however many reads succeed."""
 _CHECKS_PER_ROUND: Final = 20
-_LINES: Final = 20
-_WINDOW_MS: Final = 10_000
 
 _log = logging.getLogger(__name__)
 
@@ -63,11 +62,11 @@ class _Known:
         self.since_ms = now_ms
         self.told_ms = now_ms
         self.reads = 0
-        """Reads that met it since the log was told."""
+        """Reads that found it since the last log line."""
 
 
 class Damages:
-    """Belongs to one event loop. ``close`` it."""
+    """Belongs to one event loop. Must be closed."""
 
     def __init__(
         self, *, metadata: MetadataStore, objects: ObjectReader, clock: Clock, stats: ReaderStats, report: Report
@@ -78,17 +77,18 @@ class Damages:
         self._stats = stats
         self._report = report
         self._known: dict[_Place, _Known] = {}
-        """The longest not checked comes first."""
+        """The one that was not checked for the longest time comes first."""
         self._by_object: dict[str, set[_Place]] = {}
         self._check_now = asyncio.Event()
         self._checker: asyncio.Task[None] | None = None
-        self._lines = _Lines(clock)
+        self._lines = RateLimitedLog(_log, lambda: clock.boot_ms() / 1000)
 
     def __len__(self) -> int:
         return len(self._known)
 
     async def declare(self, key: PartitionKey, error: DamagedObject) -> DamagedObject:
-        """A read met damage, and the metadata still names the object. Returns the error with the topic's name."""
+        """A read found damage, and the metadata store still names the object. Returns the error with the topic's
+        name."""
         place = _Place(key, error.object_key, error.base_offset)
         known = self._known.get(place)
         named = error.named(await self._name(key) if known is None else known.error.where)
@@ -102,7 +102,7 @@ class Damages:
         return named
 
     def read_through(self, key: PartitionKey, object_key: str, offset: int) -> None:
-        """A read got what may be known as damaged: check it soon. It may have been in memory only."""
+        """A read succeeded in a range that may be known as damaged: check it soon. It may have come from memory."""
         for place in self._by_object.get(object_key, ()):
             if place.key == key and place.base_offset <= offset <= self._known[place].error.end_offset:
                 self._check_now.set()
@@ -120,7 +120,7 @@ class Damages:
         self._known[place] = _Known(error, self._clock.boot_ms())
         self._by_object.setdefault(place.object_key, set()).add(place)
         self._stats.damaged_ranges += 1
-        self._lines.tell(logging.ERROR, "records cannot be read: %s", error, error)
+        self._lines.log(logging.ERROR, "records cannot be read: %s", error, extra=_details(error))
         self._tell_health()
         if self._checker is None:
             self._checker = asyncio.create_task(self._check_until_well(), name="reader-damage")
@@ -131,7 +131,7 @@ class Damages:
         now_ms = self._clock.boot_ms()
         if now_ms - known.told_ms >= _REMIND_MS:
             text = "records still cannot be read (%d reads failed since the last line): %s"
-            self._lines.tell(logging.ERROR, text, error, known.reads, error)
+            self._lines.log(logging.ERROR, text, known.reads, error, extra=_details(error))
             known.told_ms, known.reads = now_ms, 0
 
     def _drop(self, place: _Place) -> _Known:
@@ -147,15 +147,15 @@ class Damages:
         known = self._drop(place)
         for_s = (self._clock.boot_ms() - known.since_ms) / 1000
         error = known.error
-        self._lines.tell(
+        self._lines.log(
             logging.WARNING,
             f"%s, offsets %d to %d: %s {what} after %.1f s",
-            error,
             error.where,
             error.base_offset,
             error.end_offset,
             error.object_key,
             for_s,
+            extra=_details(error),
         )
         self._tell_health()
 
@@ -168,7 +168,7 @@ class Damages:
         self._report(HEALTH, StreamHouseError(f"{first}; and {more} more damaged ranges" if more else str(first)))
 
     async def _name(self, key: PartitionKey) -> str:
-        """The partition as people know it; by its topic's id where the name cannot be had."""
+        """The partition by topic name; by topic id if the name cannot be read."""
         try:
             topic = await self._metadata.get_topic_by_id(TopicId(key.topic_id))
         except StreamHouseError:
@@ -207,39 +207,17 @@ class Damages:
                 return
             await self._objects.verify(place.key, entry, max(place.base_offset, start))
         except StreamHouseError:
-            return  # still damaged; or a store is away, and the next round will tell
+            return  # still damaged, or a store is away; the next round will tell
         self._is_over(place, "can be read again")
 
 
-class _Lines:
-    """At most _LINES lines in a window: a bucket that lost many objects must not fill the disk."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._since_ms = 0
-        self._told = 0
-        self._left_out = 0
-
-    def tell(self, level: int, text: str, error: DamagedObject, *words: object) -> None:
-        now_ms = self._clock.boot_ms()
-        if not self._told or now_ms - self._since_ms >= _WINDOW_MS:
-            if self._left_out:
-                _log.error("%d more lines about damaged objects were left out", self._left_out)
-            self._since_ms, self._told, self._left_out = now_ms, 0, 0
-        if self._told >= _LINES:
-            self._left_out += 1
-            return
-        self._told += 1
-        _log.log(
-            level,
-            text,
-            *words,
-            extra={
-                "partition": error.where,
-                "object_key": error.object_key,
-                "byte_offset": error.byte_offset,
-                "byte_length": error.byte_length,
-                "base_offset": error.base_offset,
-                "end_offset": error.end_offset,
-            },
-        )
+def _details(error: DamagedObject) -> dict[str, object]:
+    """The fields of a log line in JSON."""
+    return {
+        "partition": error.where,
+        "object_key": error.object_key,
+        "byte_offset": error.byte_offset,
+        "byte_length": error.byte_length,
+        "base_offset": error.base_offset,
+        "end_offset": error.end_offset,
+    }

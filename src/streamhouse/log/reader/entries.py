@@ -1,8 +1,8 @@
-"""The sparse index as the reader sees it: a few pages of it in memory, the rest in the metadata.
+"""The sparse index for the reader: a few pages in memory, the rest in the metadata store.
 
-A sequential reader that runs off its page gets a long one, anybody else a short one. Pages may be out of date: entries
-are replaced by compaction, with others that cover the same offsets, and the objects of the old ones stay for a grace
-period. Whoever meets an object that is gone forgets the partition's pages and asks again (R7).
+A sequential reader that reaches the end of its page gets a long page; other lookups get a short one. Pages may be out
+of date: compaction replaces entries by others that cover the same offsets, and the objects of the old ones stay for a
+grace period. If an object is gone, the reader forgets the partition's pages and looks again (R7).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from streamhouse.log.reader.sharing import Batched
 from streamhouse.log.reader.views import Views
 from streamhouse.metadata.contract import Entry, EntryPage, MetadataStore, ScanRange
 
-_FIRST_PAGE: Final = 4  # a lookup out of the blue: the entry itself, and some in case it goes on
+_FIRST_PAGE: Final = 4  # a single lookup: the entry itself, and some more in case the reader goes on
 _NEXT_PAGE: Final = 64
-_PAGES_PER_PARTITION: Final = 8  # readers at as many places of one partition do not get into each other's way
+_PAGES_PER_PARTITION: Final = 8  # so many readers at different places of one partition do not disturb each other
 _HOLE_ATTEMPTS: Final = 3
 _RANGES_PER_CALL: Final = 200
 
@@ -29,7 +29,7 @@ Place = tuple[PartitionKey, int]
 
 
 class EntryCache:
-    """Pages of consecutive entries. Pure. The least used page goes first."""
+    """Pages of consecutive entries. Pure. The least recently used page goes first."""
 
     def __init__(self, max_entries: int) -> None:
         self._max_entries = max_entries
@@ -48,11 +48,11 @@ class EntryCache:
         return None
 
     def reaches(self, key: PartitionKey, offset: int) -> bool:
-        """Whether some page ends right before ``offset``: the sign of a reader that goes on."""
+        """Whether a page ends right before ``offset``: the sign of a sequential reader."""
         return any(page.end_offset + 1 == offset for page in self._by_key.get(key, ()))
 
     def add(self, key: PartitionKey, entries: Sequence[Entry]) -> None:
-        """Take entries in order; what comes after a gap is left out, to be asked for when it is needed."""
+        """Add entries in order. Those after a gap are left out and looked up when they are needed."""
         page = _Page(key, _unbroken(entries))
         pages = self._by_key.setdefault(key, [])
         for other in [each for each in pages if each.overlaps(page)]:
@@ -104,7 +104,7 @@ class EntryFinder:
         self._next_pages: Batched[Place, EntryPage | None] = Batched(self._scan_next, max_keys=_RANGES_PER_CALL)
 
     async def find(self, key: PartitionKey, offset: int) -> Entry | None:
-        """The entry that covers ``offset``; None when a fresh look says that none can: it lies outside of the log.
+        """The entry that covers ``offset``; None if a fresh read shows that the offset is outside of the log.
 
         Raises PartitionNotFound, MetadataError.
         """
@@ -126,7 +126,7 @@ class EntryFinder:
             if not attempts_left:
                 raise MetadataError(
                     f"{key}: no entry covers offset {offset}, though its log holds {log_start} to {watermark - 1}",
-                    hint="the index has a hole; verify the topic",
+                    hint="the metadata store has lost entries: restore it from a backup",
                 )
         raise AssertionError("unreachable")
 
@@ -166,7 +166,7 @@ class EntryFinder:
 
 
 def _one_per_partition(places: Sequence[Place]) -> list[dict[PartitionKey, int]]:
-    """Pages are told apart by their partition, so a call asks for one place in each."""
+    """The answer names only partitions, so one call asks for one place of each."""
     rounds: list[dict[PartitionKey, int]] = []
     depth: dict[PartitionKey, int] = {}
     for key, offset in places:

@@ -1,12 +1,13 @@
-"""From entries to blocks: what to fetch of which object, fetched once for all who want it, checked, kept for a while.
+"""From entries to blocks: what to fetch of which object. Each block is fetched once for all readers, checked, cached.
 
     entry ──► segment: footer and index (cached) ──► the block that holds the offset ─┐
           └─► shared blob: the entry's own slice ────────────────────────────────────┴─► one ranged GET, one Block
 
-Every byte handed out was checked against a CRC that starts from the footer, or against its batch's own. Damage is
-fetched once more, past all caches, for it may have happened on the way. What is damaged twice, and an object that is
-missing, is a DamagedObject. It is a suspicion: the entry may be out of date, and only the metadata can tell (R7). Once
-the caller has confirmed it, the object is not asked for the same bytes again for a second, however many poll for them.
+Every byte returned was checked against a CRC that the footer leads to, or against its batch's own CRC. Damaged bytes
+are fetched once more, without any cache: the download may have been damaged. If they are damaged again, or the object
+is missing, that is a DamagedObject. It is only a suspicion: the entry may be out of date, and only the metadata store
+can tell (R7). Once the caller has confirmed it, the same bytes are not fetched again for a second, however many readers
+ask for them.
 """
 
 from __future__ import annotations
@@ -34,20 +35,19 @@ from streamhouse.formats.segment_v1_index import Index, range_of
 from streamhouse.formats.segment_v1_reader import TAIL_BYTES, RangedReader, decode_block
 from streamhouse.log.offload import Offload
 from streamhouse.log.reader.blocks import Block, segment_block, slice_block
-from streamhouse.log.reader.lru import ByteLru
 from streamhouse.log.reader.options import ReaderOptions, ReaderStats
-from streamhouse.log.reader.sharing import ByteGate, SharedCalls
+from streamhouse.log.reader.sharing import ByteGate, ByteLru, SharedCalls
 from streamhouse.metadata.contract import KAFKA_BATCHES, SEGMENT_V1, Entry
 from streamhouse.objectstore.contract import ObjectStore
 
 T = TypeVar("T")
 
 _WHOLE_SEGMENT_BYTES: Final = 2 * MIB
-"""Up to here a segment is fetched whole: one GET for footer, index and blocks, which is what most flushes make."""
+"""A segment up to this size is fetched whole, by one GET for footer, index and blocks. Most flushes are smaller."""
 _RUN_BYTES: Final = 4 * MIB
-"""Neighbouring blocks fetched ahead share GETs up to this size."""
+"""Adjacent blocks that are fetched ahead share GETs up to this size."""
 _PIECE_BYTES: Final = 64 * MIB
-"""A slice larger than one GET should be is fetched in pieces."""
+"""A slice larger than this is fetched in pieces."""
 _INDEX_BYTES_PER_BLOCK: Final = 400
 _TRIES: Final = 2
 _DAMAGE_REMEMBERED_S: Final = 1.0
@@ -61,12 +61,12 @@ class BlockId(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """What becomes one block: where its bytes lie and which offsets they hold."""
+    """The place and the offsets of one block."""
 
     key: PartitionKey
     entry: Entry
     bytes: ByteRange
-    """Where they are in the object."""
+    """The place of the bytes in the object."""
     base_offset: int
     end_offset: int
     memory_bytes: int
@@ -97,7 +97,7 @@ class ObjectReader:
         self._block_calls: SharedCalls[BlockId, Block] = SharedCalls()
         self._segment_calls: SharedCalls[str, _OpenSegment] = SharedCalls()
         self._confirmed: dict[str, tuple[float, DamagedObject]] = {}
-        """By object: until when the last confirmed damage is believed without another download."""
+        """For each object: until when its confirmed damage is believed without another download."""
 
     @property
     def cached_bytes(self) -> int:
@@ -108,9 +108,9 @@ class ObjectReader:
         return self._segments.size_bytes
 
     async def stretches(self, key: PartitionKey, entry: Entry, offset: int) -> Sequence[Stretch]:
-        """The entry's stretches from the one that holds ``offset``, or the next after it, on; in order.
+        """The entry's stretches from the one with ``offset``, or the next after it, on; in order.
 
-        None at all is possible: key compaction may have emptied the rest of the entry (R18).
+        There may be none: key compaction may have emptied the rest of the entry (R18).
         Raises DamagedObject, StoreError.
         """
         if entry.encoding == KAFKA_BATCHES:
@@ -136,11 +136,11 @@ class ObjectReader:
         return await self._block_calls.get(stretch.ident, lambda: self._fetch(stretch))
 
     def read_through(self, stretch: Stretch) -> None:
-        """A reader has come to its end. If room is needed, what is fetched ahead of readers is worth more."""
+        """A reader has reached its end: evict it before blocks that were fetched ahead."""
         self._blocks.demote(stretch.ident)
 
     def fetch_ahead(self, stretches: Iterable[Stretch]) -> list[asyncio.Task[None]]:
-        """Begin to fetch those that are neither here nor on their way. The tasks end with it, and never fail."""
+        """Start to fetch those that are neither cached nor being fetched. The tasks never fail."""
         begun: list[asyncio.Task[None]] = []
         for run in _runs(each for each in stretches if not self._is_here(each)):
             self._stats.ahead_bytes += sum(each.bytes.length for each in run)
@@ -148,21 +148,21 @@ class ObjectReader:
         return begun
 
     def forget_index(self, object_key: str) -> None:
-        """The next read opens the segment anew: what is cached must not condemn an object."""
+        """The next read opens the segment again: a damaged cache must not count against an object."""
         if self._recently_confirmed(object_key) is None:
             self._segments.drop(object_key)
 
     def confirm(self, damage: DamagedObject) -> None:
-        """The metadata still names the object: refuse the same bytes for a while without asking the store."""
+        """The metadata store still names the object: refuse the same bytes for a second without a download."""
         if self._recently_confirmed(damage.object_key) is not None:
-            return  # it may have been refused for that very reason, which proves nothing new
+            return  # it may have been refused for this reason, which proves nothing new
         self._confirmed.pop(damage.object_key, None)
         self._confirmed[damage.object_key] = (_now_s() + _DAMAGE_REMEMBERED_S, damage)
         if len(self._confirmed) > MAX_KNOWN_DAMAGE:
             del self._confirmed[next(iter(self._confirmed))]
 
     async def verify(self, key: PartitionKey, entry: Entry, offset: int) -> None:
-        """Download what holds ``offset`` once more, past all caches. Raises DamagedObject, StoreError."""
+        """Download the block with ``offset`` again, without any cache. Raises DamagedObject, StoreError."""
         if entry.encoding == KAFKA_BATCHES:
             await self._fetch(_slice_stretch(key, entry))
         else:
@@ -190,7 +190,7 @@ class ObjectReader:
         return block
 
     async def _fetch_run(self, run: Sequence[Stretch]) -> Sequence[Block | Exception]:
-        """Neighbouring blocks by one GET. A damaged one is fetched again by itself, and fails by itself."""
+        """Fetch adjacent blocks by one GET. A damaged one is fetched again by itself, and fails by itself."""
         if len(run) == 1:
             return [await self._fetch(run[0])]
         blocks: list[Block | None] = []
@@ -241,7 +241,7 @@ class ObjectReader:
         return segment
 
     async def _keep_all(self, key: PartitionKey, entry: Entry, segment: _OpenSegment, data: memoryview) -> None:
-        """Keep the blocks that came with the footer; a damaged one is left to whoever reads it."""
+        """Keep the blocks that came with the footer. A damaged one is not kept; its reader fetches it again."""
         for stretch in _BlockStretches(key, entry, segment.index.blocks, 0, sparse=segment.footer.sparse):
             block = await self._decode_part(stretch, data[stretch.bytes.offset : stretch.bytes.end], len(data))
             if block is not None:
@@ -319,7 +319,7 @@ class ObjectReader:
 
 
 class _BlockStretches(Sequence[Stretch]):
-    """A segment's blocks from one on, made into stretches only when looked at: there may be thousands."""
+    """The blocks of a segment from one on. Each Stretch is made when it is used: there may be thousands."""
 
     def __init__(
         self, key: PartitionKey, entry: Entry, blocks: Sequence[BlockInfo], first: int, *, sparse: bool
@@ -333,7 +333,7 @@ class _BlockStretches(Sequence[Stretch]):
     def __len__(self) -> int:
         return len(self._blocks) - self._first
 
-    def __getitem__(self, at: int) -> Stretch:  # type: ignore[override]  # nobody slices it
+    def __getitem__(self, at: int) -> Stretch:  # type: ignore[override]  # it is never sliced
         if not 0 <= at < len(self):
             raise IndexError(at)
         info = self._blocks[self._first + at]
@@ -363,7 +363,7 @@ def _slice_stretch(key: PartitionKey, entry: Entry) -> Stretch:
 
 
 def _runs(stretches: Iterable[Stretch]) -> list[list[Stretch]]:
-    """Neighbouring blocks of one object together, up to a GET's worth; slices of blobs by themselves."""
+    """Adjacent blocks of one object together, up to the size of a GET; slices of blobs by themselves."""
     runs: list[list[Stretch]] = []
     for stretch in stretches:
         last = runs[-1][-1] if runs else None
@@ -381,7 +381,7 @@ def _runs(stretches: Iterable[Stretch]) -> list[list[Stretch]]:
 
 
 def _check_footer(footer: Footer, key: PartitionKey, entry: Entry) -> None:
-    """The object must be the one that its entry speaks of."""
+    """The object must be the one that its entry describes."""
     found = (footer.key, footer.base_offset, footer.end_offset, footer.record_count)
     stated = (key, entry.base_offset, entry.end_offset, entry.record_count)
     within = entry.base_offset <= footer.base_offset and footer.end_offset <= entry.end_offset
@@ -396,7 +396,7 @@ def _check_footer(footer: Footer, key: PartitionKey, entry: Entry) -> None:
 
 
 def _tail(entry: Entry) -> ByteRange:
-    """What is downloaded to open a segment: all of a small one, else where footer and index lie."""
+    """The range to download to open a segment: all of a small one, else the footer and the index."""
     whole = entry.byte_length <= _WHOLE_SEGMENT_BYTES
     tail_bytes = entry.byte_length if whole else min(TAIL_BYTES, entry.byte_length)
     return ByteRange(offset=entry.byte_length - tail_bytes, length=tail_bytes)
@@ -418,7 +418,7 @@ def _missing(key: PartitionKey, entry: Entry) -> DamagedObject:
 def _damaged(
     key: PartitionKey, entry: Entry, wanted: ByteRange, problem: str, stretch: Stretch | None
 ) -> DamagedObject:
-    """``stretch``: the only part of the entry that cannot be read; without one, all of it."""
+    """``stretch``: the part of the entry that cannot be read; None for all of it."""
     return DamagedObject(
         where=str(key),
         base_offset=entry.base_offset if stretch is None else stretch.base_offset,

@@ -1,4 +1,4 @@
-"""What can be set about reading, and what is counted."""
+"""The options and the counters of a reader."""
 
 from __future__ import annotations
 
@@ -11,47 +11,47 @@ from streamhouse.metadata.contract import Durability
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderOptions:
     durability: Durability = Durability.OBJECT
-    """With WAL, only the leader knows where a log ends: committed is not all that is visible."""
+    """With WAL, only the leader knows the end of a log: records are visible before they are committed."""
     block_cache_bytes: int = 256 * MIB
     index_cache_bytes: int = 8 * MIB
     """Footers and indexes of segments: about 400 bytes for each MB of log."""
     max_cached_entries: int = 10_000
     """About 700 bytes each, over all partitions."""
     max_known_partitions: int = 100_000
-    """Whose watermark and log start are remembered; about 500 bytes each."""
+    """Partitions whose watermark and log start are kept in memory; about 500 bytes each."""
     read_ahead_bytes: int = 8 * MIB
-    """How far ahead of one sequential reader to fetch at most; 0 turns it off."""
+    """The most bytes fetched ahead of one sequential reader; 0 turns it off."""
     max_ahead_bytes: int = 64 * MIB
-    """… and of all of them together."""
+    """The most bytes fetched ahead of all of them together."""
     max_download_bytes: int = 128 * MIB
-    """Under way from the object store at a time, over all readers. A larger single range goes alone."""
+    """The most bytes downloaded at a time, over all readers. A larger single range is downloaded alone."""
     max_downloads: int = 32
     max_read_bytes: int = 8 * MIB
-    """What one call returns at most, whatever it asks for; a first batch that is larger comes whole all the same."""
+    """The most bytes one call returns, whatever it asks for; a larger first batch is still returned whole."""
     recheck_interval_ms: int = 500
-    """How long a long poll may miss a commit that nobody told us of (S2.18)."""
+    """How long a long poll may miss a commit whose notification was lost."""
     state_max_age_ms: int = 5_000
-    """How old a watermark and log start may be before a read has them read again, in the background."""
+    """The age of a watermark and log start from which a read has them read again, in the background."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ReaderStats:
     reads: int = 0
-    """Partitions asked for."""
+    """Partitions that reads asked for."""
     tail_bytes: int = 0
-    """From the tail cache."""
+    """Bytes from the tail cache."""
     buffer_bytes: int = 0
-    """From a leader's buffer, where the tail cache had evicted it."""
+    """Bytes from a leader's buffer that the tail cache had evicted."""
     object_bytes: int = 0
-    """From blocks, cached or not."""
+    """Bytes from blocks, cached or not."""
     block_hits: int = 0
     block_misses: int = 0
     downloads: int = 0
     downloaded_bytes: int = 0
     ahead_bytes: int = 0
-    """Downloaded before anybody asked."""
+    """Bytes downloaded by read-ahead."""
     resolved_again: int = 0
-    """Objects that were gone when read: their range was looked up anew (R7)."""
+    """Objects that were gone when they were read: their range was looked up again (R7)."""
     corrupt_downloads: int = 0
     damaged_ranges: int = 0
     """Ranges of objects that were found to be missing or damaged. A range that was repaired counts again."""

@@ -1,13 +1,13 @@
-"""LogReader: batches by offset, from wherever they are nearest, for any partition of the cluster.
+"""LogReader: batches by offset, from the nearest place that has them, for any partition of the cluster.
 
     1  tail cache         what this process published last              no await
     2  leader's buffer    visible, not committed, evicted from 1        no await
     3  entries            which bytes of which object                   in memory, or one call to the metadata
     4  blocks             those bytes                                   in memory, or one ranged GET
 
-Committed data can be read on every agent; 1 and 2 only help where the leader is local. The reader never invents an end
-or a beginning of a log: before it says that an offset is out of range it reads the partition fresh (R16), and a range
-whose object is missing or damaged is looked up again, and then an error, never skipped (R7).
+Committed data can be read on every agent; 1 and 2 help only where the leader is local. Before the reader says that an
+offset is out of range, it reads the partition fresh (R16). A range whose object is missing or damaged is looked up
+again. If that does not help, it is an error; it is never skipped (R7).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from streamhouse.log.reader.ahead import ReadAhead
 from streamhouse.log.reader.cursor import Allowance, Cursor, ReadRequest, ReadResult
 from streamhouse.log.reader.damage import Damages, Report, unheard
 from streamhouse.log.reader.entries import EntryFinder
-from streamhouse.log.reader.leading import Leading, LedPartition
 from streamhouse.log.reader.objects import ObjectReader
 from streamhouse.log.reader.options import ReaderOptions, ReaderStats
+from streamhouse.log.reader.protocols import Leading, LedPartition
 from streamhouse.log.reader.times import TimedOffset, TimeSearch
 from streamhouse.log.reader.views import PartitionView, Views
 from streamhouse.log.reader.waiting import Wakeups
@@ -43,10 +43,10 @@ from streamhouse.metadata.contract import Durability, MetadataStore, PartitionSt
 from streamhouse.objectstore.contract import ObjectStore
 from streamhouse.wire.buffers import byte_view
 
-_MAX_REPLACED: Final = 10  # objects that vanish one after another under one read: compaction is not that fast
+_MAX_REPLACED: Final = 10  # objects that vanish one after another during one read: compaction is not that fast
 _MAX_STALLS: Final = 3
 _DAMAGE_PACE_S: Final = 0.5
-"""How long a patient read that meets damage waits for other partitions: some clients ask again at once."""
+"""How long a patient read with a damaged partition waits for the others: some clients ask again at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class EndOffsets:
 
 
 class LogReader:
-    """Belongs to one event loop. ``close`` it."""
+    """Belongs to one event loop. Must be closed."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class LogReader:
         offload: Offload | None = None,
         report: Report = unheard,
     ) -> None:
-        """``leading`` is None in a process that leads nothing. ``offload`` inflates blocks; None does it inline.
+        """``leading`` is None in a process that leads nothing. ``offload`` decompresses blocks; None does it inline.
 
         ``report`` is called when objects are missing or damaged, and when they can be read again.
         """
@@ -113,10 +113,10 @@ class LogReader:
     async def read(
         self, key: PartitionKey, offset: int, *, max_bytes: int, min_bytes: int = 1, max_wait_ms: int = 0
     ) -> ReadResult:
-        """Whole batches from the one that holds ``offset``, or the next after it, up to ``max_bytes``.
+        """Whole batches from the one with ``offset``, or the next after it, up to ``max_bytes``.
 
-        The first batch comes whole even if it is larger. With less than ``min_bytes`` to give, waits up to
-        ``max_wait_ms`` for more; at the end of the log the answer may be empty.
+        The first batch is returned whole even if it is larger. With less than ``min_bytes``, waits up to
+        ``max_wait_ms`` for more. At the end of the log the answer may be empty.
         Raises OffsetOutOfRange, PartitionNotFound, NotLeader, DamagedObject, StoreError, MetadataError.
         """
         request = ReadRequest(key=key, offset=offset, max_bytes=max_bytes)
@@ -136,9 +136,9 @@ class LogReader:
     ) -> list[ReadResult | StreamHouseError]:
         """Read several partitions as one: bytes are counted over all of them, and one wait serves all.
 
-        Partitions are served in the order asked for; only the first batch of the whole answer may be larger than what
-        is allowed. A partition that fails does not spoil the others; it ends the waiting. ``patient``: a damaged object
-        does not, for half a second: the caller answers a client that may ask for the same again at once.
+        Partitions are served in the order of the request. Only the first batch of the whole answer may be larger than
+        the limit. An error in one partition does not affect the others, but ends the wait. ``patient``: a damaged
+        object ends it only after half a second, because some clients ask for the same again at once.
         """
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
@@ -169,7 +169,7 @@ class LogReader:
     def read_now(
         self, requests: Sequence[ReadRequest], *, max_bytes: int, min_bytes: int = 1
     ) -> list[ReadResult] | None:
-        """What ``read_many`` would answer at once, from memory; None when it would ask somebody, wait, or fail."""
+        """The answer of ``read_many`` if it needs only memory; None if it needs a call, a wait, or fails."""
         allowance = Allowance(min(max_bytes, self._options.max_read_bytes))
         cursors = [Cursor(request, allowance) for request in requests]
         for cursor in cursors:
@@ -181,12 +181,12 @@ class LogReader:
         return [self._result(cursor) for cursor in cursors]
 
     def known_log_start(self, key: PartitionKey) -> int:
-        """As last read; -1 for a partition nobody has read of here."""
+        """The value as last read; -1 for a partition that was never read here."""
         view = self._views.get(key)
         return -1 if view is None else view.state.log_start_offset
 
     async def offset_for_timestamp(self, key: PartitionKey, timestamp_ms: int) -> TimedOffset | None:
-        """The first record with that time or a later one, and its time. None: there is none (yet).
+        """The first record with this time or a later one, and its time. None if there is none yet.
 
         Raises PartitionNotFound, NotLeader, DamagedObject, CorruptData, StoreError, MetadataError.
         """
@@ -213,7 +213,7 @@ class LogReader:
         )
 
     async def close(self) -> None:
-        """Long polls end at once, as if their time had passed."""
+        """Long polls end at once, as if their time were up."""
         await self._wakeups.close()
         await self._ahead.close()
         await self._damages.close()
@@ -221,11 +221,11 @@ class LogReader:
         await self._entries.close()
         await self._views.close()
 
-    # Filling a cursor: everything at hand without an await; then one awaited step at a time.
+    # Filling a cursor: first everything in memory, without an await; then one awaited step at a time.
 
     async def _fill_all(self, cursors: Sequence[Cursor]) -> None:
-        """In the order asked for, as far as it matters: what is at hand must not use up the answer before one that
-        comes first and must be fetched, or whoever reads a busy partition and an old one never gets on with the latter.
+        """Fill the cursors in the order of the request. Partitions that are in memory must not use up the answer before
+        an earlier one that must be fetched: a reader of a busy partition and an old one would never get the old one.
         """
         left = list(dropwhile(self._fill_now, cursors))
         if not left:
@@ -243,7 +243,7 @@ class LogReader:
                 await self._fill(cursor)
 
     def _is_at_hand(self, cursor: Cursor) -> bool:
-        """Whether it can go on from memory. Takes nothing."""
+        """Whether it can be served from memory. Takes nothing."""
         view = self._views.get(cursor.key)
         if cursor.is_done() or view is None:
             return cursor.is_done()
@@ -269,7 +269,7 @@ class LogReader:
             cursor.fail(error)
 
     def _fill_now(self, cursor: Cursor) -> bool:
-        """Take what is in memory. False when metadata or objects must be asked before the cursor can be answered."""
+        """Take what is in memory. False if the cursor also needs the metadata store or objects."""
         if cursor.is_done():
             return True
         view = self._views.get(cursor.key)
@@ -280,7 +280,7 @@ class LogReader:
             cursor.full = True
             return True
         if cursor.offset < view.state.log_start_offset:
-            return bool(cursor.batches)  # trimmed while we waited: the next read will meet it
+            return bool(cursor.batches)  # trimmed during the wait: the next read gets the error
         led = self._led(cursor.key)
         end = _end(view, led)
         while cursor.offset < end and self._take_from_memory(cursor, led):
@@ -292,11 +292,11 @@ class LogReader:
             return True
         recent = self._views.is_recent(view)
         if led is not None and not recent:
-            self._views.refresh_soon(cursor.key)  # S2.18: another may have taken over and written
+            self._views.refresh_soon(cursor.key)  # another agent may have taken over and written
         return led is not None or (recent and self._wakeups.listening)
 
     def _take_from_memory(self, cursor: Cursor, led: LedPartition | None) -> bool:
-        """False when nothing was to be had."""
+        """False if there was nothing to take."""
         found = self._tail.read(cursor.key, cursor.offset, cursor.room)
         if found is not None and found.batches:
             if cursor.take(found.batches, found.size_bytes, found.next_offset):
@@ -384,7 +384,7 @@ class LogReader:
         return view.state.log_start_offset <= cursor.offset < self._end(view)
 
     def _end_is_known(self, key: PartitionKey) -> bool:
-        """Where the WAL is the durability, what is visible beyond the watermark only the leader knows."""
+        """Where the WAL is the durability, only the leader knows what is visible above the watermark."""
         if self._options.durability is Durability.OBJECT or self._leading is None or self._led(key) is not None:
             return True
         view = self._views.get(key)
@@ -421,7 +421,7 @@ class LogReader:
 
 
 def _end(view: PartitionView, led: LedPartition | None) -> int:
-    """A leader that was fenced and does not know it yet lies behind the metadata; a healthy one never does."""
+    """A leader that is fenced and does not know it yet is behind the metadata store; a healthy one never is."""
     watermark = view.state.high_watermark
     return watermark if led is None else max(led.visible_end, watermark)
 

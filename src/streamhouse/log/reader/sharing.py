@@ -1,12 +1,12 @@
-"""Calls that several wait for, questions asked together, and a bound on bytes under way.
+"""One call for many waiters, many questions in one call, a bound on the bytes of running calls, and an LRU cache.
 
-All three belong to one event loop. Whoever waits may be cancelled without harm to the others: the call goes on.
+Each belongs to one event loop. A waiter may be cancelled without harm to the others: the call goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import islice
@@ -19,7 +19,7 @@ V = TypeVar("V")
 
 
 class SharedCalls(Generic[K, V]):
-    """One call under way for each key; those who come while it is wait for the same answer."""
+    """At most one running call for each key; callers that come meanwhile wait for the same answer."""
 
     def __init__(self) -> None:
         self._flights: dict[K, asyncio.Future[V]] = {}
@@ -30,7 +30,7 @@ class SharedCalls(Generic[K, V]):
         return key in self._flights
 
     async def get(self, key: K, call: Callable[[], Awaitable[V]]) -> V:
-        """The answer of the call under way for ``key``, or of this one."""
+        """The answer of the call that runs for ``key``, or of this one."""
         if self._closed:
             raise _closing()
         if key not in self._flights:
@@ -42,10 +42,10 @@ class SharedCalls(Generic[K, V]):
         return await asyncio.shield(self._flights[key])
 
     def start(self, keys: Sequence[K], call: Callable[[], Awaitable[Sequence[V | Exception]]]) -> asyncio.Task[None]:
-        """Begin one call that answers for all of ``keys``, in their order; none of them may be under way.
+        """Start one call that answers for all of ``keys``, in their order; no call may run for any of them.
 
-        An exception among the answers is the error of its key alone. The task ends with the call, whatever comes of
-        it: an error is for those who ``get``.
+        An exception among the answers is the error of its key alone. The task never fails: errors go to the callers of
+        ``get``.
         """
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[V]] = []
@@ -61,7 +61,7 @@ class SharedCalls(Generic[K, V]):
         return task
 
     async def close(self) -> None:
-        """Calls under way end, and those who wait for them get an error; so does whoever comes later."""
+        """Cancel the running calls. Their waiters get an error, and so do later callers."""
         self._closed = True
         await _cancel_all(self._tasks)
 
@@ -92,10 +92,10 @@ class SharedCalls(Generic[K, V]):
 
 
 class Batched(Generic[K, V]):
-    """Questions asked at the same time, or while earlier ones are under way, go together in one call.
+    """Questions that are asked at the same time, or while earlier calls run, share one call.
 
-    Every answer comes from a call that began after its question was asked (R16). Once ``max_calls`` are under way,
-    questions wait for one of them to end.
+    Every answer comes from a call that began after its question was asked (R16). While ``max_calls`` run, questions
+    wait for one of them to end.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Batched(Generic[K, V]):
         self._closed = False
 
     def ask(self, key: K) -> asyncio.Future[V]:
-        """A future that belongs to all who asked; shield it."""
+        """A future that all callers with this key share; shield it."""
         future = self._asked.get(key)
         if future is None:
             loop = asyncio.get_running_loop()
@@ -127,7 +127,7 @@ class Batched(Generic[K, V]):
         return await asyncio.shield(self.ask(key))
 
     async def close(self) -> None:
-        """As SharedCalls."""
+        """Cancel the running calls; waiters and later callers get an error."""
         self._closed = True
         await _cancel_all(self._tasks)
         left, self._asked = self._asked, {}
@@ -159,9 +159,9 @@ class Batched(Generic[K, V]):
 
 
 class ByteGate:
-    """Lets calls begin while all under way stay below a number and a sum of bytes; first come, first served.
+    """Limits the number and the total bytes of calls that run at a time; first come, first served.
 
-    One that is larger than the whole sum goes alone.
+    A call that is larger than the whole limit runs alone.
     """
 
     def __init__(self, *, max_bytes: int, max_calls: int) -> None:
@@ -189,9 +189,9 @@ class ByteGate:
             await turn
         except BaseException:
             if not turn.cancelled():
-                self._leave(size_bytes)  # let in and cancelled in the same moment
+                self._leave(size_bytes)  # admitted and cancelled at the same moment
             else:
-                self._let_in()  # it may have been the one that was too large to go next
+                self._admit_next()  # it may have been the one that was too large and blocked the others
             raise
 
     def _fits(self, size_bytes: int) -> bool:
@@ -206,9 +206,9 @@ class ByteGate:
     def _leave(self, size_bytes: int) -> None:
         self.calls_under_way -= 1
         self.bytes_under_way -= size_bytes
-        self._let_in()
+        self._admit_next()
 
-    def _let_in(self) -> None:
+    def _admit_next(self) -> None:
         while self._queue:
             turn, size_bytes = self._queue[0]
             if not turn.cancelled():
@@ -219,8 +219,56 @@ class ByteGate:
             self._queue.popleft()
 
 
+class ByteLru(Generic[K, V]):
+    """A cache with a bound in bytes. The least recently used item goes first. Pure."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._items: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self._bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return self._bytes
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __contains__(self, key: K) -> bool:
+        """Does not count as a use."""
+        return key in self._items
+
+    def get(self, key: K) -> V | None:
+        found = self._items.get(key)
+        if found is None:
+            return None
+        self._items.move_to_end(key)
+        return found[0]
+
+    def demote(self, key: K) -> None:
+        """Make it the next one to be evicted."""
+        if key in self._items:
+            self._items.move_to_end(key, last=False)
+
+    def put(self, key: K, value: V, size_bytes: int) -> None:
+        """An item larger than the whole cache is not kept, and evicts nothing."""
+        self.drop(key)
+        if size_bytes > self._max_bytes:
+            return
+        self._items[key] = (value, size_bytes)
+        self._bytes += size_bytes
+        while self._bytes > self._max_bytes:
+            _, (_, freed) = self._items.popitem(last=False)
+            self._bytes -= freed
+
+    def drop(self, key: K) -> None:
+        found = self._items.pop(key, None)
+        if found is not None:
+            self._bytes -= found[1]
+
+
 def _fail(futures: Sequence[asyncio.Future[V]], error: BaseException) -> None:
-    # A cancelled call must not look to its waiters as if they had been cancelled themselves.
+    # A cancelled call must not look to its waiters as if they were cancelled themselves.
     told = error if isinstance(error, Exception) else _closing()
     for future in futures:
         if not future.done():
@@ -228,7 +276,7 @@ def _fail(futures: Sequence[asyncio.Future[V]], error: BaseException) -> None:
 
 
 def _closing() -> StoreUnavailable:
-    return StoreUnavailable("the reader is closing", hint="read again elsewhere, or once it is back")
+    return StoreUnavailable("the reader is closing", hint="read again, from another agent or later")
 
 
 def _retrieve(future: asyncio.Future[V]) -> None:

@@ -1,8 +1,8 @@
 """Lookups by timestamp: the first record at or after a time, and the newest by time. Always fresh (R16).
 
-The metadata names the entry, a segment's index the block, a batch's header the batch; only that batch is decoded. All
-three go by the largest time that a batch *declares*. A producer may declare more than its records hold, and the log
-start may lie behind the record that had the time: then the search goes on with what follows.
+The metadata store finds the entry, a segment's index the block, a batch's header the batch; only that batch is decoded.
+All three use the largest time that a batch *declares*. A producer may declare a larger time than its records have, and
+the log start may lie behind the record with that time. Then the search goes on with what follows.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from streamhouse.log.offload import Offload
 from streamhouse.log.reader.blocks import Block
 from streamhouse.log.reader.damage import Damages
 from streamhouse.log.reader.entries import EntryFinder
-from streamhouse.log.reader.leading import BufferedBatch, Leading
 from streamhouse.log.reader.objects import ObjectReader
+from streamhouse.log.reader.protocols import BufferedBatch, Leading
 from streamhouse.metadata.contract import Entry, MetadataStore
 from streamhouse.wire.batch import read_header
 from streamhouse.wire.buffers import BytesLike, byte_view
 from streamhouse.wire.records import inflate_body, iter_raw_records
 
-_MAX_REPLACED: Final = 10  # objects that vanish one after another under one search: compaction is not that fast
+_MAX_REPLACED: Final = 10  # objects that vanish one after another during one search: compaction is not that fast
 _OFFLOAD_FROM_BYTES: Final = 64 * KIB
 
 
@@ -53,8 +53,8 @@ class TimeSearch:
         self._offload = offload
 
     async def first_at(self, key: PartitionKey, timestamp_ms: int) -> TimedOffset | None:
-        """The first record with that time or a later one."""
-        # Taken before the metadata is asked: what leaves the buffer from here on, the answer will know of.
+        """The first record with this time or a later one."""
+        # Read before the metadata store: what leaves the buffer from now on is in the store's answer.
         buffered = [batch.data for batch in self._buffered(key) if batch.header.max_timestamp >= timestamp_ms]
         suspect: set[str] = set()
         while True:
@@ -107,7 +107,7 @@ class TimeSearch:
         best = await self._newest_in_entry(key, lookup.entry, start, None)
         if best is not None and best.timestamp_ms >= lookup.entry.max_timestamp_ms:
             return best
-        # The record that had the time lies below the log start, or never was: every entry may hold the next best.
+        # The record with that time is below the log start, or never existed: any entry may have the next best.
         async for entry in self._from(key, lookup.entry, from_offset=start):
             if best is None or entry.max_timestamp_ms > best.timestamp_ms:
                 best = _later(best, await self._newest_in_entry(key, entry, start, best))
@@ -191,7 +191,7 @@ def search_batch(batch: BytesLike, timestamp_ms: int | None, start: int) -> Time
 
 
 def _later(best: TimedOffset | None, other: TimedOffset | None) -> TimedOffset | None:
-    """The one with the larger time; the first of two that are equal."""
+    """The one with the larger time; the first one if they are equal."""
     if best is None or (other is not None and other.timestamp_ms > best.timestamp_ms):
         return other
     return best

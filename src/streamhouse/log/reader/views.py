@@ -1,7 +1,7 @@
-"""What is known of each partition: watermark and log start, as last read from the metadata, and how much that is worth.
+"""The watermark and log start of each partition, as last read from the metadata store, and how old they are.
 
-Everything here may be old, and says how old. An answer that would be wrong with old knowledge (out of range, the end of
-a log) asks for a fresh look first (R16). Looks are shared: whatever many readers want to know at one time is one call.
+Everything here may be out of date. Before an answer that would be wrong with old data (out of range, the end of a log),
+the partition is read fresh (R16). Reads are shared: the questions of many readers at one time are one call.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from streamhouse.log.reader.options import ReaderOptions, ReaderStats
 from streamhouse.log.reader.sharing import Batched
 from streamhouse.metadata.contract import MetadataStore, PartitionState
 
-_KEYS_PER_CALL: Final = 5_000  # one call's worth: some tens of milliseconds in the slowest backend
+_KEYS_PER_CALL: Final = 5_000  # tens of milliseconds in the slowest backend
 
 Waiter = asyncio.Future[bool]
 
 
 class Question(NamedTuple):
-    """When something was asked: the answer knows nothing of what happened after it."""
+    """When a call was sent: its answer does not include later changes."""
 
     sent_ms: int
     notices: int
 
 
 class PartitionView:
-    """One partition; the same object for as long as it is known. Compared by identity, which is quick."""
+    """One partition; the same object as long as it is known. Compared by identity, which is fast."""
 
     __slots__ = ("asked", "key", "noticed", "state", "waiters", "watch")
 
@@ -40,11 +40,11 @@ class PartitionView:
         self.state = state
         self.asked = asked
         self.noticed = noticed
-        """Which notice was the last about this partition."""
+        """The number of the last notice about this partition."""
         self.waiters: dict[Waiter, int] = {}
-        """Who waits for which offset; waiting.py keeps it."""
+        """The offset that each waiter waits for; waiting.py maintains it."""
         self.watch: asyncio.Task[None] | None = None
-        """Who watches its leader, if it is led here; waiting.py keeps it too."""
+        """The task that watches its leader, if it is led here; waiting.py maintains it."""
 
 
 class Views:
@@ -57,14 +57,14 @@ class Views:
         stats: ReaderStats,
         on_moved: Callable[[PartitionView], None],
     ) -> None:
-        """``on_moved`` is called when a partition turns out to have grown, to be trimmed, or to be gone."""
+        """``on_moved`` is called when a partition has grown, was trimmed, or is gone."""
         self._metadata = metadata
         self._clock = clock
         self._options = options
         self._stats = stats
         self._on_moved = on_moved
         self._views: dict[PartitionKey, PartitionView] = {}
-        """The longest not refreshed comes first."""
+        """The one that was not refreshed for the longest time comes first."""
         self._notices = 0
         self._noticed_all = 0
         self._looks: Batched[PartitionKey, PartitionView | None] = Batched(self._look, max_keys=_KEYS_PER_CALL)
@@ -73,14 +73,14 @@ class Views:
         return self._views.get(key)
 
     def question(self) -> Question:
-        """To be taken before a call is sent whose answer goes to ``learn``."""
+        """Call this before the call whose answer goes to ``learn`` is sent."""
         return Question(self._clock.boot_ms(), self._notices)
 
     def learn(self, state: PartitionState, asked: Question) -> PartitionView:
-        """Take what some call has read. Answers may overtake each other; watermark and log start never go back."""
+        """Take the answer of a call. Answers may come out of order; watermark and log start never go back."""
         view = self._views.pop(state.key, None)
         if view is None:
-            # Of an unknown partition nobody took notice: any notice since the question may have been about it.
+            # Notices about an unknown partition are not recorded: any notice since the question may be about it.
             view = self._views[state.key] = PartitionView(state, asked, self._notices)
             self._forget_some()
             return view
@@ -92,20 +92,20 @@ class Views:
         return view
 
     async def fresh(self, key: PartitionKey) -> PartitionView:
-        """The partition as a call that begins now finds it. Raises PartitionNotFound; else only what may be retried."""
+        """The partition, read by a call that starts now. Raises PartitionNotFound, or a retriable error."""
         found = (await self.fresh_many([key]))[key]
         if isinstance(found, StreamHouseError):
             raise found
         return found
 
     async def fresh_many(self, keys: Iterable[PartitionKey]) -> Mapping[PartitionKey, PartitionView | StreamHouseError]:
-        """The same of many, each with its own answer or error."""
+        """The same for many partitions, each with its own answer or error."""
         looks = {key: self._looks.ask(key) for key in keys}
         await asyncio.wait(looks.values())
         return {key: _answer(key, look) for key, look in looks.items()}
 
     def refresh_soon(self, key: PartitionKey) -> None:
-        """Look again without anybody waiting for it."""
+        """Read it again in the background."""
         self._looks.ask(key)
 
     def refresh_if_old(self, view: PartitionView) -> None:
@@ -113,7 +113,7 @@ class Views:
             self.refresh_soon(view.key)
 
     def notice(self, keys: Iterable[PartitionKey]) -> list[PartitionView]:
-        """Something happened to these partitions: what was asked before does not know of it. Returns the known ones."""
+        """These partitions have changed: earlier answers are out of date. Returns the known ones."""
         self._notices += 1
         known = [view for view in map(self._views.get, keys) if view is not None]
         for view in known:
@@ -129,7 +129,7 @@ class Views:
         return asked < view.noticed or asked < self._noticed_all
 
     def is_recent(self, view: PartitionView) -> bool:
-        """Young enough to be trusted, given that every change is noticed sooner or later."""
+        """Whether it is young enough to be trusted, given that notices or rechecks report every change."""
         return not self.is_outdated(view) and self.age_ms(view) <= self._options.recheck_interval_ms
 
     def age_ms(self, view: PartitionView) -> int:
@@ -154,7 +154,7 @@ class Views:
         while len(self._views) > self._options.max_known_partitions:
             oldest = next(iter(self._views.values()))
             if oldest.waiters or oldest.watch is not None:
-                return  # whoever waits is looked after: it will be refreshed, and so be the oldest no more
+                return  # it has waiters, so it is refreshed soon and is then not the oldest
             del self._views[oldest.key]
 
 
@@ -162,7 +162,7 @@ def _answer(key: PartitionKey, look: asyncio.Future[PartitionView | None]) -> Pa
     error = look.exception()
     if error is None:
         return look.result() or PartitionNotFound(
-            f"there is no partition {key}", hint="its topic was deleted, or never was"
+            f"there is no partition {key}", hint="its topic was deleted, or never existed"
         )
     if not isinstance(error, StreamHouseError):
         raise error
@@ -172,7 +172,7 @@ def _answer(key: PartitionKey, look: asyncio.Future[PartitionView | None]) -> Pa
 
 
 def _newer(known: PartitionState, read: PartitionState) -> PartitionState:
-    """Each end of the log as far on as either knows."""
+    """The later value of each end of the log."""
     if read.high_watermark >= known.high_watermark and read.log_start_offset >= known.log_start_offset:
         return read
     return replace(

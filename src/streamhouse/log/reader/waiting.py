@@ -1,11 +1,12 @@
-"""Who waits for a partition to grow, and the three things that tell: its leader here, the metadata, a clock.
+"""Long polls: readers that wait for a partition to grow. Three sources wake them.
 
-    led here            one task a partition waits for the leader; a reader's waiting also makes the leader flush
-    committed anywhere  one subscription to the metadata's changes for the whole process
-    neither told us     every recheck interval the partitions waited for are read again, all in a few calls (S2.18)
+    led here            one task for each partition waits for the leader; a waiting reader also makes the leader flush
+    committed anywhere  one subscription to the changes of the metadata store, for the whole process
+    neither             a notification may be lost: every recheck interval the partitions with waiters are read again,
+                        all in a few calls
 
-A long poll is one future, registered with each of its partitions and removed from them without a search; idle ones cost
-nothing but memory. What wakes somebody is never an answer, only a reason to look again.
+A long poll is one future. It is registered with each of its partitions and removed from them without a search. Idle
+long polls cost nothing but memory. A wake-up is never an answer, only a reason to look again.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from typing import Final
 
 from streamhouse.core.errors import NotLeader, StreamHouseError
 from streamhouse.core.ids import PartitionKey
-from streamhouse.log.reader.leading import Leading
+from streamhouse.log.reader.protocols import Leading
 from streamhouse.log.reader.views import PartitionView, Views, Waiter
 from streamhouse.metadata.contract import Change, ChangeKind, MetadataStore
 
-_VIEWS_PER_RECHECK: Final = 2_000  # of a larger crowd, each recheck takes the next part
+_VIEWS_PER_RECHECK: Final = 2_000  # with more, each recheck takes the next part
 _RESUBSCRIBE_PAUSE_S: Final = 1.0
 
 
 class WaitingRoom:
-    """Partitions that somebody waits for. All steps are O(1) but the waking of those concerned."""
+    """The partitions with waiters. Every step is O(1), except to wake the waiters of a partition."""
 
     def __init__(self) -> None:
         self._views: dict[PartitionView, None] = {}
@@ -38,7 +39,7 @@ class WaitingRoom:
         return list(self._views)
 
     def next_views(self, count: int) -> list[PartitionView]:
-        """Those longest not named by this call; they go to the end of the row."""
+        """The partitions that this call has not returned for the longest time; they go to the end of the queue."""
         views = list(islice(self._views, count))
         if len(views) < len(self._views):
             for view in views:
@@ -47,7 +48,7 @@ class WaitingRoom:
         return views
 
     def add(self, view: PartitionView, waiter: Waiter, offset: int) -> None:
-        """``waiter`` wants a record at ``offset``, which is not there yet."""
+        """``waiter`` waits for a record at ``offset``."""
         if not view.waiters:
             self._views[view] = None
         view.waiters[waiter] = offset
@@ -57,7 +58,7 @@ class WaitingRoom:
             del self._views[view]
 
     def wake(self, view: PartitionView, end_offset: int | None) -> None:
-        """Wake those who wait for an offset below ``end_offset``; all, when there is no telling."""
+        """Wake the waiters for an offset below ``end_offset``; all of them if it is None."""
         for waiter, offset in view.waiters.items():
             if (end_offset is None or offset < end_offset) and not waiter.done():
                 waiter.set_result(True)
@@ -68,7 +69,7 @@ class WaitingRoom:
 
 
 class Wakeups:
-    """Runs only while somebody waits, but for the subscription, which stays once it was needed."""
+    """Runs only while there are waiters. The subscription stays once it was needed."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class Wakeups:
         end_of: Callable[[PartitionView], int],
         recheck_interval_ms: int,
     ) -> None:
-        """``end_of`` tells where a partition is known to end."""
+        """``end_of`` returns the known end of a partition."""
         self._metadata = metadata
         self._views = views
         self._leading = leading
@@ -87,12 +88,12 @@ class Wakeups:
         self._recheck_interval_s = recheck_interval_ms / 1000
         self._room = WaitingRoom()
         self._watched: dict[PartitionView, bool] = {}
-        """Whose leaders are watched, and whether nobody waited for it at the last recheck."""
+        """Partitions whose leader is watched, and whether they had no waiter at the last recheck."""
         self._listener: asyncio.Task[None] | None = None
         self._rechecker: asyncio.Task[None] | None = None
         self._closed = False
         self.listening = False
-        """Whether changes are being told. While they are not, nothing old can be trusted."""
+        """Whether the subscription works. While it does not, no old state can be trusted."""
 
     @property
     def partitions_waited_for(self) -> int:
@@ -103,12 +104,12 @@ class Wakeups:
         return len(self._watched)
 
     async def wait(self, wanted: Sequence[tuple[PartitionView, int]], timeout_s: float) -> bool:
-        """Until a record at one of these offsets may be there. False when the time passed first."""
+        """Returns True when a record at one of these offsets may be there, False when the time is up."""
         if self._closed:
             return False
         for view, offset in wanted:
             if offset < self._end_of(view):
-                return True  # it came while its reader was busy with other partitions; whoever tells, has told
+                return True  # it came while the reader was busy with other partitions, and its wake-up is over
         loop = asyncio.get_running_loop()
         waiter: Waiter = loop.create_future()
         for view, offset in wanted:
@@ -116,7 +117,7 @@ class Wakeups:
             if view.watch is None:
                 self._watch(view)
             if self._views.is_outdated(view):
-                # Something happened since the look that found nothing began, when there was nobody to wake.
+                # Something changed after the look that found nothing had begun, when there was no waiter to wake.
                 self._views.refresh_soon(view.key)
         self._start()
         timer = loop.call_later(timeout_s, _give_up, waiter)
@@ -128,11 +129,11 @@ class Wakeups:
                 self._room.remove(view, waiter)
 
     def moved(self, view: PartitionView) -> None:
-        """A partition grew, was trimmed or is gone: a reason to look, for everybody."""
+        """A partition grew, was trimmed or is gone: wake all its waiters."""
         self._room.wake(view, None)
 
     async def close(self) -> None:
-        """Everybody who waits gets up, as if the time had passed."""
+        """Wake every waiter, as if its time were up."""
         self._closed = True
         self._room.wake_all()
         watches = [view.watch for view in self._watched]
@@ -163,18 +164,18 @@ class Wakeups:
         finally:
             view.watch = None
             del self._watched[view]
-            self._room.wake(view, None)  # it is led elsewhere now, or nowhere: look again
+            self._room.wake(view, None)  # it is not led here any more: look again
 
     async def _listen(self) -> None:
         while True:
             try:
                 async with self._metadata.subscribe() as changes:
                     self.listening = True
-                    self._look_at(self._room.views())  # what happened before we listened
+                    self._look_at(self._room.views())  # for changes before the subscription
                     async for change in changes:
                         self._heard(change)
             except StreamHouseError:
-                pass  # rechecks go on, and the next subscription begins with a look at everything
+                pass  # rechecks go on, and the next subscription starts with a look at everything
             finally:
                 self.listening = False
             await asyncio.sleep(_RESUBSCRIBE_PAUSE_S)
@@ -193,7 +194,7 @@ class Wakeups:
         self._look_at([view for view in self._views.notice(keys) if view.waiters])
 
     def _leader_tells(self, key: PartitionKey) -> bool:
-        """Where we lead, the commit is our own, as a rule, and needs no look. Rechecks find the exception."""
+        """Where the partition is led here, the commit is mostly our own and needs no look. Rechecks find the rest."""
         if not self._is_led(key):
             return False
         view = self._views.get(key)
@@ -213,13 +214,13 @@ class Wakeups:
                 for view in self._room.next_views(_VIEWS_PER_RECHECK):
                     self._views.refresh_soon(view.key)
                     if view.watch is None:
-                        self._watch(view)  # we may have come to lead it since
-                self._let_go_of_leaders()
+                        self._watch(view)  # it may be led here now
+                self._stop_idle_watches()
         finally:
             self._rechecker = None
 
-    def _let_go_of_leaders(self) -> None:
-        """A leader is watched a little longer than somebody waits: readers come back, and it may flush meanwhile."""
+    def _stop_idle_watches(self) -> None:
+        """A leader is watched for some time after its last waiter: readers come back, and it may flush meanwhile."""
         for view, was_idle in self._watched.items():
             idle = not view.waiters
             self._watched[view] = idle

@@ -1,11 +1,12 @@
-"""The write-ahead log of an agent process: one directory, one writer, one sequence of frames. docs/wal.md tells how.
+"""The write-ahead log of an agent process: one directory, one writer, one sequence of frames (docs/wal.md).
 
-disk.py        what is asked of a disk       local_disk.py    the real one
-names.py       names in the directory        identity.py      whose WAL it is
-state.py       what goes where, what may go (pure)
-files.py       carries it out                pump.py          the queue; thread_pump.py, task_pump.py: who works it
-recovery.py    what an earlier run left      opening.py       from a directory to a WAL
-wal.py         the WAL as the event loop sees it
+wal.py         the WAL for the event loop: append, wait for the sync, settle
+state.py       decides which file takes a frame, and which files may go. Pure
+pump.py        the protocol of a pump and its queue; thread_pump.py, native_pump.py and task_pump.py are pumps
+files.py       carries out the orders of state.py on a disk
+disk.py        the protocol of a disk        local_disk.py    the real disk
+names.py       names in the directory        identity.py      the id of the WAL
+recovery.py    reads what an earlier run left                 opening.py       from a directory to a WAL
 """
 
 from streamhouse.log.wal.disk import Disk, Listed, WalFile

@@ -113,7 +113,7 @@ cdef class Lane:
             raise
 
     def leave(self, *, bint drop=False):
-        """No more frames: ``run`` ends once those queued are synced; or without them, as nobody may count on them."""
+        """No more frames: ``run`` ends once the queued ones are synced. With ``drop`` it ends without them."""
         pthread_mutex_lock(&self.lock)
         self.leaving = True
         if drop:

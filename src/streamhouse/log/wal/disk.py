@@ -1,12 +1,12 @@
-"""What the WAL asks of a disk. One real implementation (local_disk.py); simulators and tests bring their own.
+"""What the WAL needs of a disk. local_disk.py is the real implementation; the simulator and tests have their own.
 
-Every call blocks and is made by a pump, never by the event loop's own code. Failures are OSError. What a crash may
-undo, and a simulated disk should undo:
+Every call blocks and is made by a pump, never by the event loop. Failures are OSError. A crash may undo, and a
+simulated disk should undo:
 
     written, not fdatasynced      any part of it, in any order
     created, renamed, removed     until sync_directory returns
 
-Owns the protocol. Must not import os: nothing in this package but local_disk.py touches the machine.
+Must not import os: in this package only local_disk.py uses the machine.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class WalFile(Protocol):
     """One file, open for writing. It stays the same file when it is renamed."""
 
     def pwritev(self, buffers: Sequence[BytesLike], position: int) -> None:
-        """Write all of the buffers, one behind the other, or raise."""
+        """Write all of the buffers, one after the other, or raise."""
         ...
 
     def fdatasync(self) -> None:
-        """Once it failed, what was written is lost for good: a second call may succeed and mean nothing."""
+        """If it fails, what was written counts as lost: a second call may succeed without having written anything."""
         ...
 
     def close(self) -> None: ...
@@ -43,11 +43,11 @@ class Disk(Protocol):
 
     @property
     def place(self) -> str:
-        """For messages."""
+        """The name for messages."""
         ...
 
     def lock(self) -> None:
-        """Make the directory if there is none, and take it for this process. Raises WalInUse."""
+        """Make the directory if it does not exist, and lock it for this process. Raises WalInUse."""
         ...
 
     def unlock(self) -> None: ...
@@ -66,7 +66,7 @@ class Disk(Protocol):
     def open(self, name: str) -> WalFile: ...
 
     def read(self, name: str) -> memoryview:
-        """The whole file, read-only. The view stays good when the file is renamed or removed."""
+        """The whole file, read-only. The view stays valid when the file is renamed or removed."""
         ...
 
     def rename(self, old: str, new: str) -> None: ...

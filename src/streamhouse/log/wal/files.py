@@ -1,7 +1,7 @@
-"""The hands of the WAL: carries out orders on a disk. Blocking; decides nothing.
+"""Carries out the orders of state.py on a disk. Blocking; decides nothing.
 
-Two lanes use it side by side, each in its own order: one writes (open_new, write, sync), one tidies up (do_chore). They
-meet only at spares, which the writing lane takes once the other has made them ready.
+Two lanes use it at the same time, each in its own order: one writes (open_new, write, sync), one does housekeeping
+(do_chore). They share only the spares, which the writing lane uses once the other has made them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class NoRoomError(Exception):
-    """The disk has no room for a file. Nothing was changed, so the same order may be carried out later."""
+    """The disk has no room for a file. Nothing was changed, so the same order can be repeated."""
 
     def __init__(self, size_bytes: int, why: OSError) -> None:
         super().__init__(why.strerror or str(why))
@@ -32,8 +32,8 @@ class NoRoomError(Exception):
 
 
 @dataclass(slots=True, kw_only=True)
-class Run:
-    """Frames that follow each other in one file, and the file's opening where it begins one."""
+class FrameRun:
+    """Consecutive frames of one file; with the order to open the file if they are its first."""
 
     opens: NewFile | None
     position: int
@@ -48,7 +48,7 @@ class WalFiles:
         self._clock = clock
         self._ready_spares = set(ready_spares)
         self._missing_spares: set[int] = set()
-        """Spares that the disk had no room for, and that an ordered file was to be made from."""
+        """Spares that the disk had no room for and that a file was to be made from."""
         self._active: WalFile | None = None
         self._open_files: list[WalFile] = []  # the active one last
         self.generation = 0
@@ -56,11 +56,11 @@ class WalFiles:
     # The writing lane.
 
     def is_ready(self, new: NewFile) -> bool:
-        """Whether it can be opened now. The spare it is to be made from may still be on its way in the other lane."""
+        """Whether it can be opened now. The other lane may still be making the spare for it."""
         return new.spare is None or new.spare in self._ready_spares or new.spare in self._missing_spares
 
     def open_new(self, new: NewFile) -> bool:
-        """Header first, name second, frames last: each durable before the next (R12).
+        """Header, then name, then frames: each is durable before the next (R12).
 
         Returns whether the file had to be made, because there was no spare. Raises NoRoomError. No frame was written
         then, so trying again is safe.
@@ -107,12 +107,12 @@ class WalFiles:
         assert self._active is not None, "a WAL opens its first file before its first frame"
         return self._active
 
-    def write(self, run: Run) -> None:
-        """Into the active file. Nothing of it counts before ``sync`` has returned."""
+    def write(self, run: FrameRun) -> None:
+        """Write into the active file. Nothing of it counts before ``sync`` has returned."""
         self.active.pwritev(run.buffers, run.position)
 
     def sync(self) -> None:
-        """In order, so that an earlier file is never less durable than a later one."""
+        """Sync the open files in order, so that an earlier file is never less durable than a later one."""
         for file in self._open_files:
             file.fdatasync()
         for file in self._open_files[:-1]:
@@ -138,7 +138,7 @@ class WalFiles:
                 self._disk.remove(log_name(generation))
                 self._disk.sync_directory()
             case Retire(generation=generation, becomes_spare=int(number)):
-                # Durable before the next file goes: files leave the log oldest first, also across a crash.
+                # Durable before the next file is removed: files leave the log oldest first, also across a crash.
                 self._disk.rename(log_name(generation), spare_name(number))
                 self._disk.sync_directory()
                 self._ready_spares.add(number)

@@ -1,12 +1,12 @@
-"""Whose WAL a directory holds: made once, kept in a small file, never changed (R2, R12).
+"""The identity of the WAL in a directory: made once, kept in a small file, never changed (R2, R12).
 
     streamhouse wal 1\\n
     5f0c7a52-6a55-4c0e-9a57-8a4f2d1b7c11\\n
 
-wal.cluster beside it has the same form, and the id of the cluster whose records the frames are.
+wal.cluster beside it has the same form. It holds the id of the cluster whose records are in the frames.
 
-A first start writes it as wal.id.new, makes the first log file, and gives it its name last. So wal.id with no log file
-beside it means that files were taken away, and is refused; a first start that crashed half-way is simply finished.
+A first start writes it as wal.id.new, makes the first log file, and renames it last. So wal.id without a log file
+means that files were removed, and is refused; a first start that crashed in between is finished.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from streamhouse.core.errors import CorruptFrame, DurabilityMismatch, Unsupporte
 from streamhouse.core.limits import MAX_WAL_ID_FILE_BYTES
 from streamhouse.core.randomness import Randomness
 from streamhouse.log.wal.disk import Disk, Listed
-from streamhouse.log.wal.names import CLUSTER_FILE, ID_FILE, UNCONFIRMED_ID_FILE, Directory, unfinished_name
+from streamhouse.log.wal.names import CLUSTER_FILE, ID_FILE, UNCONFIRMED_ID_FILE, WalDirectory, unfinished_name
 
 _TITLE: Final = "streamhouse wal "
 _VERSION: Final = "1"
@@ -32,7 +32,7 @@ class Identity:
     confirmed: bool
 
 
-def load_or_make_identity(disk: Disk, directory: Directory, randomness: Randomness) -> Identity:
+def load_or_make_identity(disk: Disk, directory: WalDirectory, randomness: Randomness) -> Identity:
     """Raises CorruptFrame where the id and the files do not belong together."""
     has_files = bool(directory.log_files or directory.spares)
     if directory.id_file is not None:
@@ -61,8 +61,8 @@ def load_or_make_identity(disk: Disk, directory: Directory, randomness: Randomne
 
 
 def bind_to_cluster(disk: Disk, listing: Iterable[Listed], cluster_id: UUID, *, has_frames: bool) -> None:
-    """Raises DurabilityMismatch for frames of another cluster's records: a store that never heard of their topics would
-    take them for leftovers of deleted ones.
+    """Raises DurabilityMismatch for frames of another cluster's records: a store that does not know their topics would
+    take them for frames of deleted topics.
     """
     by_name = {listed.name: listed for listed in listing}
     owner = _read(disk, by_name[CLUSTER_FILE]) if CLUSTER_FILE in by_name else None

@@ -1,4 +1,4 @@
-"""The real disk: one directory of a local file system. The only module of the WAL that touches the machine."""
+"""The real disk: one directory of a local file system. The only module of the WAL that uses the operating system."""
 
 from __future__ import annotations
 
@@ -86,13 +86,13 @@ class LocalDisk:
                 _write_all(fd, [memoryview(_ZEROS)[: size_bytes - position]], position)
             os.fsync(fd)
         except BaseException:
-            os.unlink(self._path(name))  # what was reserved so far would be missed by others
+            os.unlink(self._path(name))  # other writers need what was reserved so far
             raise
         finally:
             os.close(fd)
 
     def _check_room(self, size_bytes: int) -> None:
-        """Before reserving: an attempt that fails takes all the room there is for a moment, and others fail then."""
+        """Check before reserving: a failed attempt takes all the room for a moment, and other writers fail then."""
         found = os.statvfs(self.place)
         if found.f_bavail * found.f_frsize < size_bytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -135,7 +135,7 @@ def _write_all(fd: int, buffers: Sequence[BytesLike], position: int) -> int:
 
 
 def _after(buffers: Sequence[BytesLike], written: int) -> Sequence[BytesLike]:
-    """What a short write has left: a call takes 2 GiB at most, and may stop earlier."""
+    """What a short write has left: one call writes at most 2 GiB, and may write less."""
     for index, buffer in enumerate(buffers):
         view = byte_view(buffer)
         if written < len(view):
@@ -145,7 +145,7 @@ def _after(buffers: Sequence[BytesLike], written: int) -> Sequence[BytesLike]:
 
 
 def _make_directory(path: str) -> None:
-    """With every missing parent, each one durable in the one above it."""
+    """Make it with every missing parent; each is durable in its parent."""
     missing = []
     while not os.path.isdir(path):
         missing.append(path)

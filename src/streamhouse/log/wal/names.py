@@ -1,14 +1,14 @@
 """The names in a WAL's directory, built and parsed here only.
 
-    wal.id                         whose WAL this is (identity.py); .new while the first start is not finished
+    wal.id                         the id of this WAL (identity.py); .new while the first start is not finished
     00000000000000000007.wal       a file of the log, by generation; its header was durable before it got this name
-    00000000000000000003.spare     an emptied or a fresh file; whatever it holds does not count
+    00000000000000000003.spare     an emptied or a new file; its content does not count
     ….wal.new, ….spare.new         being filled with zeros
-    wal.cluster                    whose records its frames are (identity.py)
+    wal.cluster                    the cluster of its records (identity.py)
     wal.lock                       held by the process that uses the directory
 
-A file that was emptied gets its next generation's header first and its name afterwards, so that a log file without an
-intact header is damage and never the trace of a crash.
+An emptied file gets the header of its next generation first and its name afterwards. So a log file without an intact
+header is damage, and never the result of a crash.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def unfinished_name(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Directory:
-    """A listing, sorted by what the names say."""
+class WalDirectory:
+    """The files of a directory by kind."""
 
     log_files: dict[int, Listed]
     """By generation, ascending."""
@@ -57,8 +57,8 @@ class Directory:
         return not (self.log_files or self.spares or self.id_file or self.unconfirmed_id_file)
 
 
-def sort_listing(listing: Iterable[Listed], place: str) -> Directory:
-    """Raises CorruptFrame for what looks like a log file and is none of ours. Other names are left alone."""
+def sort_listing(listing: Iterable[Listed], place: str) -> WalDirectory:
+    """Raises CorruptFrame for a name that looks like a log file and is not one. Other names are ignored."""
     by_suffix: dict[str, dict[int, Listed]] = {"wal": {}, "spare": {}}
     unfinished: list[str] = []
     id_files: dict[str, Listed] = {}
@@ -75,7 +75,7 @@ def sort_listing(listing: Iterable[Listed], place: str) -> Directory:
                 f"{place} holds {listed.name}, which is no name of a WAL file",
                 hint="move it out of the directory if it does not belong there",
             )
-    return Directory(
+    return WalDirectory(
         log_files=by_suffix["wal"],
         spares=by_suffix["spare"],
         unfinished=tuple(unfinished),

@@ -1,7 +1,7 @@
-"""The pump of a real process on a local disk, where the compiled lane is there: its thread writes and syncs without the
-interpreter, which it needs only to go on to the next file.
+"""The pump of a real process on a local disk, with the compiled lane (_lane.pyx). Its thread writes and syncs without
+the interpreter lock, which it needs only to continue in the next file.
 
-What ThreadPump does in Python, and what it shares with it, is told there.
+It does what ThreadPump does in Python; see there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from streamhouse.wire.buffers import BytesLike
 
 try:
     from streamhouse.log.wal._lane import Lane
-except ImportError:  # no compiler was there when this was installed
+except ImportError:  # there was no compiler when this was installed
     _COMPILED = False
 else:
     _COMPILED = hasattr(os, "eventfd")
@@ -48,7 +48,7 @@ class NativePump(ThreadPump):
     def __init__(self) -> None:
         super().__init__()
         self._stretches: deque[_Stretch] = deque()
-        """Those not wholly synced, or not known to be; frames go into the last. The event loop's alone."""
+        """Files that are not wholly synced, as far as known; frames go into the last. Only the event loop uses it."""
         self._to_write: SimpleQueue[_Stretch | None] = SimpleQueue()
         self._told = -1
 

@@ -1,7 +1,7 @@
-"""Open a WAL's directory: lock it, find out whose it is, recover what it holds, begin a new file.
+"""Open a WAL's directory: lock it, read its identity, recover what it holds, begin a new file.
 
 The order matters, and each step is durable before the next: identity, recovered data, the new file with its header, the
-end of what lay behind a torn end, and at a very first start the name of the identity.
+removal of what lay behind a torn end, and at the very first start the name of the identity.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from streamhouse.log.wal.disk import Disk
 from streamhouse.log.wal.files import NoRoomError, WalFiles
 from streamhouse.log.wal.identity import bind_to_cluster, confirm_identity, load_or_make_identity
 from streamhouse.log.wal.local_disk import LocalDisk
-from streamhouse.log.wal.names import Directory, log_name, sort_listing
+from streamhouse.log.wal.names import WalDirectory, log_name, sort_listing
 from streamhouse.log.wal.native_pump import NativePump, has_lanes
 from streamhouse.log.wal.options import WalOptions
 from streamhouse.log.wal.pump import Pump
@@ -52,8 +52,8 @@ async def open_wal(
     """A path means the local disk and a real thread, compiled where possible; a simulator brings its own ``disk`` and a
     TaskPump.
 
-    ``cluster_id`` says whose records will be written; those in it must be the same cluster's. ``bound_wal_id`` is the
-    one that must be here: a new one is not made in its place (R2).
+    ``cluster_id``: the cluster whose records are written; records in the WAL must be of the same cluster.
+    ``bound_wal_id``: the WAL that must be here; a new one is not made in its place (R2).
 
     Raises WalInUse, DurabilityMismatch, CorruptFrame (R12; also for missing or foreign files), UnsupportedVersion, or
     WalFailed when the disk itself does.
@@ -134,8 +134,8 @@ def _open(
     return _Opened(wal_id=identity.wal_id, state=state, files=files, recovered=_recovered(identity.wal_id, log))
 
 
-def _clean_up(disk: Disk, directory: Directory, options: WalOptions) -> list[int]:
-    """Returns the spares that can be used. Those of another wal.file_bytes go."""
+def _clean_up(disk: Disk, directory: WalDirectory, options: WalOptions) -> list[int]:
+    """Returns the spares that can be used. Those of another wal.file_bytes are removed."""
     for name in directory.unfinished:
         disk.remove(name)
     usable = []
@@ -147,7 +147,7 @@ def _clean_up(disk: Disk, directory: Directory, options: WalOptions) -> list[int
     return usable
 
 
-def _state(log: RecoveredLog, spares: list[int], directory: Directory, options: WalOptions) -> WalState:
+def _state(log: RecoveredLog, spares: list[int], directory: WalDirectory, options: WalOptions) -> WalState:
     state = WalState(
         options,
         next_lsn=log.next_lsn or FIRST_LSN,

@@ -1,4 +1,4 @@
-"""How large and how patient a WAL is."""
+"""The options of a WAL."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class WalOptions:
     max_batch_age_ms: int = 0
     max_spare_files: int = MAX_WAL_SPARE_FILES
     room_pause_ms: int = 1000
-    """How long to wait before the next attempt to make a file that the disk had no room for."""
+    """The pause before the next attempt to make a file that the disk had no room for."""
 
     def __post_init__(self) -> None:
         if self.file_bytes < FILE_HEADER_BYTES + 2 * FRAME_HEADER_BYTES:

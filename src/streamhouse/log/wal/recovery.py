@@ -1,8 +1,8 @@
-"""What an earlier run left behind: scan every file, judge them as one log (R12), and hand out what is in it.
+"""Reads what an earlier run left: scans every file, judges them as one log (R12), and returns the frames.
 
-Blocking, and read-only but for one thing: what was found is synced before anyone may rely on it. A process that was
-killed leaves frames in the page cache which never reached the disk; replayed and then lost in a power cut, they would
-leave a hole below what the next run syncs.
+Blocking, and read-only except for one thing: what was found is synced before it is used. A process that was killed
+leaves frames in the page cache that never reached the disk. If they were replayed and then lost in a power cut, there
+would be a hole below what the next run syncs.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class RecoveredFile:
     view: memoryview
     scanned: ScanResult
     frame_bytes: array[int]
-    """By LSN; 0 for a frame that holds no batch."""
+    """The size of each frame by LSN; 0 for a frame without a batch."""
     frame_count: int
-    """Those with a batch."""
+    """The frames with a batch."""
     batch_bytes: int
 
 
@@ -57,10 +57,10 @@ class RecoveredLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """What earlier runs left in the log: every batch that was not settled, and some that were.
+    """What earlier runs left in the WAL: every batch that was not settled, and some that were.
 
-    Whatever was ever reported as synced and never settled is among them; so may be frames that were settled, or that
-    were never acknowledged. Settle each one in the end: its file stays until then.
+    Every frame that was reported as synced and was not settled is here. Frames that were settled, or never
+    acknowledged, may be here too. Settle each one: its file stays until then.
     """
 
     wal_id: UUID
@@ -73,17 +73,17 @@ class Recovered:
     _files: dict[int, RecoveredFile] = field(repr=False)
 
     def frames(self) -> Iterator[Frame]:
-        """In LSN order. Payloads are views of the mapped files; they stay good for as long as someone holds them."""
+        """In LSN order. Payloads are views of the mapped files; they stay valid as long as they are referenced."""
         for generation in list(self._files):
             if (file := self._files.get(generation)) is not None:
                 yield from (frame for frame in frames(file.view, file.scanned) if frame.kind is FrameKind.DATA)
 
-    def let_go(self, generation: int) -> None:
-        """The file is settled: its disk space is free once the last view of it is gone."""
+    def release(self, generation: int) -> None:
+        """The file is settled: its disk space is freed when the last view of it is gone."""
         self._files.pop(generation, None)
 
     def __str__(self) -> str:
-        """One line for people."""
+        """One line for the log."""
         if not self.file_count:
             return "a new write-ahead log"
         parts = [f"{self.frame_count} batches ({format_size(self.batch_bytes)}) in {self.file_count} files"]
@@ -188,10 +188,10 @@ def _sync(disk: Disk, name: str) -> None:
 
 
 def _torn_bytes(view: memoryview, scanned: ScanResult) -> int:
-    """The size of the frame that was begun at the break, as far as it can be told; for people, not for decisions.
+    """The size of the frame that was being written at the break, if it is known. For messages, not for decisions.
 
-    Behind a break often lie the remains of the file's previous use. Only what begins like a frame of this very
-    generation was being written when the process ended.
+    Behind a break there are often remains of the file's previous use. Only what begins like a frame of this generation
+    was being written when the process ended.
     """
     header = _header(scanned)
     start = scanned.end_position

@@ -1,19 +1,19 @@
-"""What the WAL knows, without a disk: which file takes the next frame and where, which frames are still needed, which
+"""The state of the WAL, without a disk: which file takes the next frame and where, which frames are still needed, which
 files may go. Pure; lives on the event loop. The pump only carries out what is decided here.
 
     files   oldest ──────────────────────────────► newest
             ┌───────┐  ┌───────┐  ┌───────┐  ┌───────┐
             │settled│  │ ▒▒    │  │settled│  │▒▒▒▒ → │      ▒ not settled: neither committed nor dropped
             └───────┘  └───────┘  └───────┘  └───────┘
-             may go     holds itself and all behind it
+             may go     keeps itself and all later files
 
-Files go oldest first and never out of turn: recovery takes a gap in the LSNs for damage (formats/wal_scan_v1.py). A
-file goes only when the header of a later one is durable, so that LSNs and generations can never start anew.
+Files are removed oldest first, always in order: recovery takes a gap in the LSNs for damage (formats/wal_scan_v1.py).
+A file is removed only when the header of a later one is durable, so that LSNs and generations never start again.
 
-A spare is ordered ahead of its use, and a frame may be given a place in it before it is made: that is how an append
-never waits for the disk. Once the disk has had no room for a file, this ends: from then on a frame gets a place only in
-a file that is there, and everything else is refused before anything is assigned (R11), until a file could be made.
-Frames that had their place already in a file which then could not be made wait for it; nothing is taken behind them.
+A spare file is ordered before it is needed, and a frame may get a place in it before it is made. So an append never
+waits for the disk. When the disk has no room for a file, this ends: from then on a frame gets a place only in a file
+that exists, and every other frame is refused before anything is assigned (R11), until a file could be made. Frames that
+already have a place in a file that could not be made wait for it; no frame is taken behind them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _OVERHEAD_BYTES = FILE_HEADER_BYTES + FRAME_HEADER_BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewFile:
-    """An order: make this file ready for frames, from a spare or from nothing."""
+    """An order: make this file ready for frames, from a spare or as a new file."""
 
     generation: int
     first_lsn: int
@@ -63,7 +63,7 @@ class RemoveSpare:
 
 
 Chore = Retire | PrepareSpare | RemoveSpare
-"""Housekeeping beside the write path, in order among itself. A spare may be planned with as soon as it is ordered."""
+"""Housekeeping beside the write path, in its own order. A spare may be planned with as soon as it is ordered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,9 +111,9 @@ class WalState:
         self._tried_spare: int | None = None
         """Ordered while there may be no room. No frame is planned for it before it is made."""
         self.file_missing = False
-        """Frames wait for the newest file, and there is no room for it."""
+        """Frames wait for the newest file, and the disk has no room for it."""
         self.no_room = ""
-        """Why there was no room on the disk for another file, at the last attempt; empty when no file is missing."""
+        """Why the disk had no room for another file at the last attempt; empty when no file is missing."""
         self.files_not_made = 0
         self.next_lsn = next_lsn
         self.synced_lsn = next_lsn - 1
@@ -132,21 +132,21 @@ class WalState:
 
     @property
     def size_bytes(self) -> int:
-        """All files together, as ordered."""
+        """The bytes of all files together, as ordered."""
         spares = len(self._spares) + (self._tried_spare is not None)
         return self._log_bytes + spares * self._options.file_bytes
 
     @property
     def oldest_unsettled_lsn(self) -> int | None:
-        """The frame that keeps the oldest file, and with it all others, from being freed."""
+        """The frame that keeps the oldest file, and with it all others."""
         return next((file.oldest_unsettled_lsn() for file in self._files if file.unsettled_count), None)
 
     # Appending.
 
     def recovered_file(self, *, generation: int, first_lsn: int, size_bytes: int, frame_bytes: array[int]) -> None:
-        """A file of an earlier run; 0 bytes for a frame nobody has to settle. Never written to again (R12).
+        """A file of an earlier run; 0 bytes for a frame that need not be settled. Never written to again (R12).
 
-        It is removed in the end and not recycled: views of its payloads may outlive it. The array is taken over.
+        In the end it is removed and not recycled: views of its payloads may outlive it. Takes ownership of the array.
         """
         file = _LogFile(generation=generation, first_lsn=first_lsn, size_bytes=size_bytes, recyclable=False)
         file.frame_bytes = frame_bytes
@@ -156,7 +156,7 @@ class WalState:
         self.unsettled_bytes += sum(file.frame_bytes)
 
     def plan_first_file(self) -> NewFile:
-        """The file of this run, whatever is in the directory already: nobody could free anything without it."""
+        """The first file of this run, also if the directory is full: without it nothing could be freed."""
         return self._new_file(self._options.file_bytes)
 
     def plan_file(self, frame_bytes: int) -> NewFile | None:
@@ -170,7 +170,7 @@ class WalState:
         if active.position + frame_bytes + FRAME_HEADER_BYTES <= active.size_bytes:
             return None
         max_bytes = self._options.max_bytes
-        # No file may take more than half, for the one in use stays until the next has begun.
+        # No file may take more than half: the one in use stays until the next has begun.
         largest = min(MAX_WAL_FRAME_BYTES, max_bytes // 2 - _OVERHEAD_BYTES)
         if frame_bytes > largest:
             raise LimitExceeded(
@@ -190,7 +190,7 @@ class WalState:
         return new
 
     def open_file(self, new: NewFile) -> None:
-        """Go on in a planned file."""
+        """Continue in a planned file."""
         if new.spare is None:
             self.files_created += 1
         else:
@@ -207,11 +207,11 @@ class WalState:
 
     @property
     def generation(self) -> int:
-        """Of the file that takes the next frame."""
+        """The generation of the file that takes the next frame."""
         return self._files[-1].generation
 
     def assign(self, frame_bytes: int, *, needed: bool = True) -> int:
-        """Give the next LSN to a frame that fits, and its place: returns the byte it starts at."""
+        """Give a frame that fits the next LSN and its place. Returns the position of its first byte."""
         active = self._files[-1]
         position = active.position
         active.position = position + frame_bytes
@@ -227,7 +227,7 @@ class WalState:
     # Letting go.
 
     def synced(self, lsn: int, *, generation: int) -> None:
-        """Everything up to this LSN is on the disk, and the header of this generation is."""
+        """Everything up to this LSN and the header of this generation are on the disk."""
         self.synced_lsn = lsn
         self._durable_generation = generation
 
@@ -247,7 +247,7 @@ class WalState:
                 self.unsettled_bytes -= frame_bytes
 
     def chores(self) -> list[Chore]:
-        """What is to be tidied up now. Each order is given once."""
+        """The housekeeping that is due now. Each order is given once."""
         chores: list[Chore] = []
         while len(self._files) > 1 and self._may_go(self._files[0]):
             chores.append(self._retire())
@@ -272,7 +272,7 @@ class WalState:
             self.no_room = ""
 
     def spare_not_made(self, number: int, why: str) -> bool:
-        """There is no room for it. Returns whether a file with frames is to be made from it nevertheless."""
+        """The disk has no room for this spare. Returns whether a file with frames must be made from it all the same."""
         self.files_not_made += 1
         self.no_room = why
         if number == self._tried_spare:
@@ -285,7 +285,7 @@ class WalState:
         return True
 
     def file_not_made(self, why: str) -> None:
-        """Frames have their place in the newest file, and there is no room for it."""
+        """Frames have a place in the newest file, and the disk has no room for it."""
         self.files_not_made += 1
         self.no_room = why
         self.file_missing = True
@@ -308,7 +308,7 @@ class WalState:
         return PrepareSpare(number=self._tried_spare, size_bytes=options.file_bytes)
 
     def no_room_problem(self) -> BackPressureRejected | None:
-        """What writers are told while there is no room for another file."""
+        """The error for writers while the disk has no room for another file."""
         return self._refusal() if self.no_room else None
 
     def _refusal(self) -> BackPressureRejected:
@@ -317,7 +317,7 @@ class WalState:
         )
 
     def _has_too_many_spares(self) -> bool:
-        # While frames wait for a file of their own, the room that spares take is worth more than the spares.
+        # While frames wait for a file, its room is more important than spares.
         too_many = len(self._spares) > self._options.max_spare_files or self.size_bytes > self._options.max_bytes
         return too_many or self.file_missing
 

@@ -1,4 +1,4 @@
-"""The pump of the simulator: the same steps in the same order, by a task of the event loop. No thread, no real time."""
+"""The pump of the simulator: the same steps in the same order, in a task of the event loop. No threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def _one_turn() -> None:
 
 
 class TaskPump:
-    """``pause`` is awaited between write and sync: the simulated latency of the disk, and where a crash can hit."""
+    """``pause`` is awaited between write and sync: the simulated latency of the disk, where a crash may happen."""
 
     _files: WalFiles
     _reports: Reports
@@ -117,7 +117,7 @@ class TaskPump:
                     raise
                 self._report(self._reports.on_room, RoomReport(spare=None, problem=problem))
                 if not waited and written_lsn:
-                    await self._sync(loop, written_lsn)  # what lies before it need not wait
+                    await self._sync(loop, written_lsn)  # frames before it need not wait
                 waited = True
                 await asyncio.sleep(self._room_pause_seconds)
                 self._do_chores()

@@ -1,7 +1,7 @@
-"""The pump of a real process: a thread that writes and syncs, and one that tidies up beside it.
+"""The pump of a real process: one thread writes and syncs, another does the housekeeping.
 
-Making a fresh file of zeros takes tens of milliseconds and emptying one takes two directory syncs; in a thread of their
-own they cost no append its latency. The event loop never waits for either thread.
+To make a new file of zeros takes tens of milliseconds, and to empty one takes two directory syncs; in a thread of its
+own this does not delay appends. The event loop never waits for either thread.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import TypeVar
 
-from streamhouse.log.wal.files import NoRoomError, Run, WalFiles
+from streamhouse.log.wal.files import FrameRun, NoRoomError, WalFiles
 from streamhouse.log.wal.pump import Backlog, Reports, RoomReport, SyncReport
 from streamhouse.log.wal.state import Chore, NewFile, PrepareSpare
 from streamhouse.wire.buffers import BytesLike
@@ -47,7 +47,7 @@ class ThreadPump:
         self._reports = reports
         self._max_batch_age_seconds = max_batch_age_ms / 1000
         self._room_pause_seconds = room_pause_ms / 1000
-        # Daemons: a process that ends without closing its WAL must end, and loses nothing it acknowledged.
+        # Daemons: a process that ends without closing its WAL must end; it loses nothing it acknowledged.
         self._threads = [
             threading.Thread(target=self._write_until_stopped, name="wal-writer", daemon=True),
             threading.Thread(target=self._tidy_until_stopped, name="wal-tidier", daemon=True),
@@ -106,7 +106,7 @@ class ThreadPump:
         )
 
     def _open_new(self, new: NewFile, written_lsn: int = 0) -> None:
-        """Waits for room for as long as the pump runs. ``written_lsn``: what is written before it and not synced."""
+        """Wait for room as long as the pump runs. ``written_lsn``: the last frame that is written and not synced."""
         waited = False
         while True:
             self._wait_for_spare(new)
@@ -117,7 +117,7 @@ class ThreadPump:
                     raise
                 self._report(self._reports.on_room, RoomReport(spare=None, problem=problem))
                 if not waited and written_lsn:
-                    self._sync(written_lsn)  # what lies before it need not wait
+                    self._sync(written_lsn)  # frames before it need not wait
                 waited = True
                 self._wait_for_room()
             else:
@@ -131,8 +131,8 @@ class ThreadPump:
             if self._failed:
                 raise OtherLaneFailedError
 
-    def _wait_for_runs(self) -> list[Run]:
-        """What is queued, all of it. Empty when the pump is to end."""
+    def _wait_for_runs(self) -> list[FrameRun]:
+        """Everything that is queued. Empty when the pump must end."""
         with self._changed:
             while not (self._backlog.runs or self._stopping or self._failed):
                 self._writer_waits = True
@@ -174,7 +174,7 @@ class ThreadPump:
         self._post(callback, report)
 
     def _fail(self, error: BaseException) -> None:
-        """The first failure ends both lanes; an fsync is never tried again."""
+        """The first failure ends both threads; an fsync is never repeated."""
         with self._changed:
             first, self._failed = not self._failed, True
             self._changed.notify()
@@ -182,9 +182,9 @@ class ThreadPump:
             self._post(self._reports.on_failed, error)
 
     def _post(self, callback: Callable[[T], None], argument: T) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody is left to tell
+        with suppress(RuntimeError):  # the loop is closed: there is no one to call
             self._loop.call_soon_threadsafe(callback, argument)
 
 
 class OtherLaneFailedError(Exception):
-    """Only ends the thread; the failure itself was reported where it happened."""
+    """Ends the thread. The failure itself was reported where it happened."""

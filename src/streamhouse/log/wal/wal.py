@@ -1,11 +1,11 @@
-"""The write-ahead log as the event loop sees it: append, know what is synced, let go of what is settled.
+"""The write-ahead log for the event loop: append, wait for the sync, settle.
 
-Everything but waiting and closing is synchronous and never blocks. What is decided is decided in state.py; the bytes
-are those of formats/wal_frame_v1.py; a pump moves them. Knows nothing of what a batch holds, nor of commits.
+Everything except waiting and closing is synchronous and never blocks. state.py decides, formats/wal_frame_v1.py has the
+bytes, and a pump writes them. Does not know what a batch holds, and knows no commits.
 
-A failed write or sync is final for this process (R11): the kernel may have dropped the pages it could not write, and
-would report success if asked again. Nothing is acknowledged from then on. A disk without room for another file is no
-such failure: what is in the files there are is safe, so writes are refused until a file could be made (state.py).
+A failed write or sync is final for this process (R11): the kernel may have dropped the pages that it could not write,
+and would report success if asked again. Nothing is acknowledged from then on. A disk without room for another file is
+no such failure: the data in the existing files is safe, so writes are refused until a file could be made (state.py).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from streamhouse.log.wal.recovery import Recovered, read_batches
 from streamhouse.log.wal.state import Retire, WalState
 from streamhouse.wire.buffers import BytesLike, byte_view
 
-# Below, copying a batch behind its header costs less than handing the kernel one more buffer.
+# Below this size, copying a batch behind its header costs less than one more buffer for the kernel.
 _COPY_BELOW_BYTES: Final = 4096
 _NO_TOPIC: Final = TopicId(UUID(int=0))
 
@@ -50,7 +50,7 @@ class WalHealth:
     ok: bool
     reason: str | None = None
     no_room: str | None = None
-    """Why the disk has no room for another file: writes are refused, or will be when the present file is full."""
+    """Why the disk has no room for another file. Writes are refused now, or when the present file is full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,14 +115,14 @@ class Wal:
             room_pause_ms=options.room_pause_ms,
         )
         if recovered.file_count:
-            # What was recovered is durable now. With this on record, later damage to it is no torn end (R12).
+            # What was recovered is durable now. With this recorded, later damage to it is no torn end (R12).
             self._append_synced_mark()
         self._tidy_up()
 
     # Appending.
 
     def is_full(self, size_bytes: int) -> bool:
-        """Whether a batch of this size would be refused now and taken later, when others have been settled."""
+        """Whether a batch of this size is refused now, but taken later when other frames are settled."""
         if self._refusal is not None:
             return False
         try:
@@ -144,9 +144,9 @@ class Wal:
         acks: int,
         batch: BytesLike,
     ) -> int:
-        """Queue one batch; returns its LSN. The buffer must stay as it is until that LSN is synced: it is not copied.
+        """Queue one batch. Returns its LSN. The buffer is not copied: it must not change until that LSN is synced.
 
-        Raises, with nothing assigned: BackPressureRejected, LimitExceeded, WalFailed.
+        Raises BackPressureRejected, LimitExceeded, WalFailed; nothing is assigned then.
         """
         if self._refusal is not None:
             raise WalFailed(self._refusal)
@@ -180,7 +180,7 @@ class Wal:
         return lsn
 
     def _append_synced_mark(self) -> None:
-        """Room for one is kept in every file."""
+        """Every file has room for one."""
         state = self._state
         lsn = state.next_lsn
         header = encode_frame_header(
@@ -203,15 +203,15 @@ class Wal:
 
     @property
     def synced_lsn(self) -> int:
-        """Every frame up to this one is on the disk."""
+        """Every frame up to this LSN is on the disk."""
         return self._state.synced_lsn
 
     def on_synced(self, callback: Callable[[int], None]) -> None:
-        """Called on the event loop with the new synced LSN, once a sync, before anyone who waits is woken."""
+        """``callback`` is called on the event loop with the new synced LSN, once for each sync, before waiters wake."""
         self._on_synced.append(callback)
 
     def on_failed(self, callback: Callable[[WalFailed], None]) -> None:
-        """Called once, when the disk fails. The process should end: it cannot write any more."""
+        """``callback`` is called once, when the disk fails. The process should end: it cannot write any more."""
         self._on_failed.append(callback)
 
     def on_room(self, callback: Callable[[BackPressureRejected | None], None]) -> None:
@@ -258,8 +258,9 @@ class Wal:
     # Letting go.
 
     def settle(self, lsns: Iterable[int]) -> None:
-        """These frames are committed or dropped; recovery may forget them. Files go when all their frames, and those
-        of every older file, are settled. Settling twice is harmless. Raises InvalidRequest for an LSN of the future.
+        """These frames are committed or dropped; recovery may forget them. A file is removed when all its frames, and
+        those of every older file, are settled. Settling twice is harmless. Raises InvalidRequest for an LSN of the
+        future.
         """
         self._state.settle(lsns)
         self._tidy_up()
@@ -280,7 +281,7 @@ class Wal:
 
     @property
     def oldest_unsettled_lsn(self) -> int | None:
-        """What to commit first when room gets scarce: no file behind it can be freed."""
+        """What to commit first when the WAL is nearly full: no later file can be freed before it."""
         return self._state.oldest_unsettled_lsn
 
     def _tidy_up(self) -> None:
@@ -288,7 +289,7 @@ class Wal:
             return
         for chore in self._state.chores():
             if isinstance(chore, Retire):
-                self._recovered.let_go(chore.generation)
+                self._recovered.release(chore.generation)
             self._pump.add_chore(chore)
 
     # What the pump reports.
@@ -363,7 +364,7 @@ class Wal:
             self._call(callback, failure)
 
     def _call(self, callback: Callable[..., None], argument: object) -> None:
-        """Somebody else's error must not keep the others from hearing."""
+        """An error in one callback must not keep the others from being called."""
         try:
             callback(argument)
         except Exception as error:
@@ -374,9 +375,9 @@ class Wal:
     # Closing.
 
     async def close(self) -> None:
-        """Sync what is queued, mark the clean end, free the directory. Again: waits for the first call.
+        """Sync what is queued, mark the clean end, unlock the directory. A second call waits for the first.
 
-        Raises WalFailed if that did not work out; a WAL that had failed before is only freed.
+        Raises WalFailed if that fails; a WAL that had failed before is only unlocked.
         """
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(

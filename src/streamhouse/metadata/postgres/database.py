@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 import asyncpg
 
+from streamhouse.core.backoff import Backoff
 from streamhouse.core.errors import ConfigError, MetadataError, MetadataUnavailable
 from streamhouse.core.randomness import Randomness
 from streamhouse.metadata.postgres import failures
@@ -33,8 +34,7 @@ MIGRATION_TIMEOUT_S: Final = 600.0  # another process may be migrating a large s
 CLOSE_TIMEOUT_S: Final = 5.0
 TELL_WAITING_S: Final = 2.0  # a person at a terminal begins to wonder; a server that restarts is back by then
 STATEMENT_CACHE_SIZE: Final = 200  # more than there are statements, so each is prepared once per connection
-_FIRST_PAUSE_S: Final = 0.01
-_LONGEST_PAUSE_S: Final = 1.0
+_BACKOFF: Final = Backoff(first_ms=10, longest_ms=1_000)
 
 _SESSION: Final = {
     "application_name": "streamhouse",
@@ -204,7 +204,7 @@ class Database:
     async def _persist(self, attempt: Callable[[], Awaitable[T]]) -> T:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._deadline_s
-        pause = _FIRST_PAUSE_S
+        tries = 0
         while True:
             try:
                 return await attempt()
@@ -214,13 +214,13 @@ class Database:
                     if known is None:
                         raise
                     raise known from error
-                wait = pause * self._randomness.uniform(0.5, 1.0)
+                tries += 1
+                wait = _BACKOFF.pause_s(tries, self._randomness)
                 if self._ended or loop.time() + wait >= deadline:
                     raise failures.unavailable(error, self.where) from error
                 if self._pool is not None and failures.lost_connection(error):
                     await self._pool.expire_connections()
             await asyncio.sleep(wait)
-            pause = min(pause * 2, _LONGEST_PAUSE_S)
 
 
 class _Wait:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import asyncpg
 
+from streamhouse.core.backoff import Backoff
 from streamhouse.core.errors import StreamHouseError
 from streamhouse.core.randomness import Randomness
 from streamhouse.metadata.contract import Change
@@ -20,8 +21,7 @@ from streamhouse.metadata.postgres.database import Database
 from streamhouse.metadata.postgres.notices import ANYTHING, CHANNEL, parse_notice
 
 _CHECK_INTERVAL_S: Final = 10.0  # a connection that died without a word is noticed this late
-_FIRST_PAUSE_S: Final = 0.05
-_LONGEST_PAUSE_S: Final = 2.0
+_BACKOFF: Final = Backoff(first_ms=50, longest_ms=2_000)
 _START_TIMEOUT_S: Final = 5.0  # a subscriber does not wait longer for a server that is away; it will get an ANY
 
 
@@ -49,15 +49,15 @@ class ChangeListener:
                 await task
 
     async def _run(self) -> None:
-        pause = _FIRST_PAUSE_S
+        failures = 0
         first = True
         while True:
             try:
                 connection = await self._database.connect()
             except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, StreamHouseError):
                 first = False
-                await asyncio.sleep(pause * self._randomness.uniform(0.5, 1.0))
-                pause = min(pause * 2, _LONGEST_PAUSE_S)
+                failures += 1
+                await asyncio.sleep(_BACKOFF.pause_s(failures, self._randomness))
                 continue
             try:
                 await self._listen(connection, missed_something=not first)
@@ -66,9 +66,9 @@ class ChangeListener:
             finally:
                 connection.terminate()
             first = False
-            pause = _FIRST_PAUSE_S
+            failures = 0
             # Even a server that takes connections and drops them at once is asked only some times a second.
-            await asyncio.sleep(pause)
+            await asyncio.sleep(_BACKOFF.step_ms(1) / 1000)
 
     async def _listen(self, connection: Any, *, missed_something: bool) -> None:
         lost = asyncio.Event()

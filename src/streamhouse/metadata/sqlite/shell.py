@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
+from streamhouse.core.backoff import Backoff
 from streamhouse.core.errors import MetadataUnavailable
 from streamhouse.core.randomness import Randomness
 from streamhouse.metadata.sqlite.connections import Busy
@@ -15,8 +16,7 @@ from streamhouse.metadata.sqlite.transactions import Refused, Tx
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_FIRST_PAUSE_S: Final = 0.005
-_LONGEST_PAUSE_S: Final = 0.25
+_BACKOFF: Final = Backoff(first_ms=5, longest_ms=250)
 
 
 class Shell:
@@ -35,18 +35,19 @@ class Shell:
         """The event loop's time, not the clock's: it is what the pauses are made of, in a simulation too."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._retry_deadline_ms / 1000
-        pause_s = _FIRST_PAUSE_S
+        tries = 0
         while True:
             try:
                 return await attempt()
             except Busy as busy:
+                tries += 1
+                pause_s = _BACKOFF.pause_s(tries, self._randomness)
                 if loop.time() + pause_s > deadline:
                     raise MetadataUnavailable(
                         f"{busy.message} (gave up after {self._retry_deadline_ms} ms)",
                         hint="see which process holds it; the call may be repeated",
                     ) from busy
-            await asyncio.sleep(self._randomness.uniform(pause_s / 2, pause_s))
-            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+            await asyncio.sleep(pause_s)
 
 
 def _bound(step: Callable[Concatenate[Tx, P], T], *args: P.args, **kwargs: P.kwargs) -> Callable[[Tx], T]:

@@ -160,7 +160,7 @@ class DetachedServices:
         self._home.mkdir(parents=True, exist_ok=True)
         with open(self._home / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            self._home.mkdir(exist_ok=True)  # whoever held the lock may have purged
+            self._home.mkdir(exist_ok=True)  # the process that held the lock may have purged it
             yield
 
     def _read(self) -> dict[str, ServerRecord]:
@@ -179,7 +179,7 @@ class DetachedServices:
 
 
 def _reusable_ports(old: ServerRecord | None) -> tuple[int, ...] | None:
-    """The ports of the last time keep an exported environment true, unless somebody has taken one since."""
+    """The ports of the last time keep an exported environment true, unless another process has taken one since."""
     return old.ports if old and all(is_free(port) for port in old.ports) else None
 
 

@@ -105,7 +105,7 @@ class PostgresService(Service):
         return f"postgresql://{USER}@{LOOPBACK}:{self.port}/{name}"
 
     def drop_database(self, dsn: str) -> None:
-        """Drop it, whoever is still connected."""
+        """Drop it, even if clients are still connected."""
         self.psql(f'DROP DATABASE IF EXISTS "{_database_name(dsn)}" WITH (FORCE)', dsn=self._maintenance_dsn)
 
     def psql(self, sql: str | Path, *, dsn: str | None = None, options: Sequence[str] = ()) -> str:

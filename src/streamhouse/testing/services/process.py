@@ -235,7 +235,7 @@ def wait_ready(
 
 
 def unprivileged_user() -> RunAs | None:
-    """Whom to run a server as that refuses root; none when the caller is not root."""
+    """The user for a server that refuses to run as root; none when the caller is not root."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):

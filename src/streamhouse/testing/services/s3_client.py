@@ -1,4 +1,4 @@
-"""The few S3 requests a fresh server needs before anybody uses it: make a bucket, and probe what a put obeys.
+"""The few S3 requests a fresh server needs before its first use: make a bucket, and check how puts behave.
 
 Signed with Signature Version 4 by hand, for obstore cannot create buckets, and the probe must not trust the library
 it is there to check. Not a client for anything else.

@@ -78,7 +78,7 @@ def spawn(plan: dict[str, Any]) -> int:
 
 
 def reap(server: int) -> bool:
-    """Collect whoever ended; true when the server is among them."""
+    """Collect ended processes; true when the server is among them."""
     ended = False
     while True:
         try:

@@ -1,0 +1,51 @@
+"""The root of the error tree, and the errors of the lowest layer: settings, and servers that tests start."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class StreamHouseError(Exception):
+    """Root of the tree. ``message`` says what and where; ``hint`` says what to do next."""
+
+    kafka_code: ClassVar[int] = -1  # UNKNOWN_SERVER_ERROR
+    http_status: ClassVar[int] = 500
+    retriable: ClassVar[bool] = False
+    default_hint: ClassVar[str] = ""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = self.default_hint if hint is None else hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class ConfigError(StreamHouseError):
+    kafka_code = 40  # INVALID_CONFIG
+    http_status = 400
+
+
+class UnknownSetting(ConfigError):
+    pass
+
+
+class InvalidSetting(ConfigError):
+    pass
+
+
+class InvalidTopicConfig(ConfigError):
+    pass
+
+
+class ServiceError(StreamHouseError):
+    http_status = 503
+
+
+class ServiceMissing(ServiceError):
+    pass
+
+
+class ServiceFailed(ServiceError):
+    pass
