@@ -90,9 +90,7 @@ MAX_REQUEST_ITEMS: Final = 50_000  # array items in one request: two for each of
 MAX_ANSWER_BYTES: Final = 100_000_000  # without records; librdkafka's receive.message.max.bytes: it takes no more
 MAX_REQUEST_STRING_BYTES: Final = 32_767  # what a Kafka string may have; Kafka refuses longer ones too
 MAX_REMEMBERED_REFUSALS: Final = 1000  # refused producers of one connection; a client has one producer
-MAX_SESSION_PARTITIONS: Final = (
-    200_000  # of all fetch sessions, 400 bytes each; above it, a fetch names all its partitions
-)
+MAX_SESSION_PARTITIONS: Final = 200_000  # of all fetch sessions, 400 bytes each; above it, fetches are full ones
 
 # Names.
 MAX_AGENT_ID_BYTES: Final = 256  # an id is written into every lease and heartbeat row
