@@ -83,14 +83,14 @@ def _foreign_epochs_ignored(stack: ExitStack, world: World, errands: Errands) ->
 
 
 def _everything_comes_back(stack: ExitStack, world: World, errands: Errands) -> None:
-    stack.enter_context(replaced(recovery, "_may_come_back", lambda original: lambda *args, **kwargs: True))
+    stack.enter_context(replaced(recovery, "_may_resubmit", lambda original: lambda *args, **kwargs: True))
 
 
 def _compacted_comes_back(stack: ExitStack, world: World, errands: Errands) -> None:
     def make(original: Any) -> Any:
         return lambda frame, *, compacted, oldest_ms: original(frame, compacted=False, oldest_ms=oldest_ms)
 
-    stack.enter_context(replaced(recovery, "_may_come_back", make))
+    stack.enter_context(replaced(recovery, "_may_resubmit", make))
 
 
 def _comes_back_under_a_new_id(stack: ExitStack, world: World, errands: Errands) -> None:

@@ -38,7 +38,7 @@ MULTIPART_PART_BYTES: Final = 8 * MIB  # S3's minimum is 5 MiB; 8 GiB stays unde
 MAX_OBJECT_KEY_BYTES: Final = 1024  # S3's own limit
 MAX_KEY_SEGMENT_BYTES: Final = 255  # what a file name may hold, so that a key is a path on any file system
 MAX_LIST_PAGE: Final = 1000  # S3's own page size
-MAX_LOCAL_LIST_PAGE: Final = 10_000  # a page sorts its directories anew, so few large ones; 2 MB of names
+MAX_LOCAL_LIST_PAGE: Final = 10_000  # each page sorts its directories again, so few large ones; 2 MB of names
 MAX_REQUEST_BODY_BYTES: Final = 512 * MIB  # one put or get holds its body in memory; more goes by upload and by range
 MAX_OBJECT_BYTES: Final = 5 * GIB  # what S3 copies in one request, which is how an upload is published
 MULTIPART_PARALLEL_PARTS: Final = 4  # 32 MiB in flight for one upload; more gains nothing on one connection's worth
@@ -90,7 +90,7 @@ MAX_REQUEST_ITEMS: Final = 50_000  # array items in one request: two for each of
 MAX_ANSWER_BYTES: Final = 100_000_000  # without records; librdkafka's receive.message.max.bytes: it takes no more
 MAX_REQUEST_STRING_BYTES: Final = 32_767  # what a Kafka string may have; Kafka refuses longer ones too
 MAX_REMEMBERED_REFUSALS: Final = 1000  # refused producers of one connection; a client has one producer
-MAX_SESSION_PARTITIONS: Final = 200_000  # of all fetch sessions, about 400 bytes each; beyond, fetches name them anew
+MAX_SESSION_PARTITIONS: Final = 200_000  # of all fetch sessions, 400 bytes each; above it, fetches are full ones
 
 # Names.
 MAX_AGENT_ID_BYTES: Final = 256  # an id is written into every lease and heartbeat row

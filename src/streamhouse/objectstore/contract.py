@@ -7,7 +7,7 @@ A store keeps these promises; a wrapper (retries, metering, faults) keeps them t
 * ``get`` and ``get_range`` answer with all the bytes asked for or with an error, never with fewer.
 * ``list`` yields keys in S3's order (by their UTF-8 bytes) and sees every object put before it began.
 * ``delete`` of a missing key is fine.
-* An error is one of core/errors.py. After StoreUnavailable, a time-out or a cancellation it is unknown whether the call
+* An error is one of core/errors/. After StoreUnavailable, a time-out or a cancellation it is unknown whether the call
   took effect; all other errors mean that it did not.
 * Data handed to a put or a write is not copied first: nobody may change it until the call has returned, and not at all
   after a call that was cancelled, because the store may still be reading it.

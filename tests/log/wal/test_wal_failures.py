@@ -72,7 +72,7 @@ async def test_r11_a_frame_that_finds_the_disk_full_half_way_stops_acknowledgeme
     wal, _ = await opened(disk, pump=PUMPS[kind]())
     await wal.wait_synced(add(wal))
     disk.fail("pwritev", code=errno.ENOSPC)
-    with pytest.raises(WalOutcomeUnknown, match=r"ENOSPC.*see to the disk"):
+    with pytest.raises(WalOutcomeUnknown, match=r"ENOSPC.*repair or replace the disk"):
         await wal.wait_synced(add(wal))
     assert wal.synced_lsn == 1
     await wal.close()

@@ -52,7 +52,7 @@ class UnknownEpoch(Conflict):
 
 
 class AgentSuperseded(Conflict):
-    default_hint = "two processes run under one agent id; give each its own"
+    default_hint = "two processes use one agent id; give each its own"
 
 
 class TransferConflict(Conflict):

@@ -90,6 +90,6 @@ class DataLost(StreamHouseError):
 
 
 class UnsupportedVersion(StreamHouseError):
-    kafka_code = 76  # UNSUPPORTED_COMPRESSION_TYPE is the only place a client can meet this
+    kafka_code = 76  # UNSUPPORTED_COMPRESSION_TYPE is the only case that a client can see
     http_status = 422
     default_hint = "upgrade StreamHouse"

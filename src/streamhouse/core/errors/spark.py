@@ -10,7 +10,7 @@ class NotAdopted(StreamHouseError):
     kafka_code = 7  # REQUEST_TIMED_OUT
     http_status = 503
     retriable = True
-    default_hint = "see that agents run and are healthy, then run the query again: it goes on where it stands"
+    default_hint = "check that agents run and are healthy, then run the query again: it goes on where it stopped"
 
 
 class TargetError(StreamHouseError):
@@ -28,7 +28,7 @@ class BatchRegressed(Conflict):
 
 
 class CheckpointLost(Conflict):
-    default_hint = "restore the checkpoint; or empty the target and begin anew: `streamhouse pipeline start --reset`"
+    default_hint = "restore the checkpoint; or empty the target and start again: `streamhouse pipeline start --reset`"
 
 
 class TableBusy(Conflict):

@@ -63,7 +63,7 @@ class SchemaTooNew(MetadataError):
 
 class MetadataTooOld(MetadataError):
     http_status = 500
-    default_hint = "bring the newer metadata back"
+    default_hint = "restore the newer metadata"
 
 
 class DurabilityMismatch(MetadataError):
@@ -77,8 +77,8 @@ class WalError(StreamHouseError):
 
 
 class WalFailed(WalError):
-    retriable = True  # elsewhere, or once this process has been started anew
-    default_hint = "see to the disk, then restart this process; nothing it acknowledged is lost"
+    retriable = True  # at another agent, or after a restart of this process
+    default_hint = "repair or replace the disk, then restart this process; nothing it acknowledged is lost"
 
 
 class WalOutcomeUnknown(WalFailed):

@@ -1,4 +1,4 @@
-"""Kafka 4.2's error codes by name. What an error of ours is to a Kafka client is said in core/errors.py."""
+"""Kafka 4.2's error codes by name. What an error of ours is to a Kafka client is said in core/errors/."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class LostCommits:
         self._alarm(partition, frames)
         await self._lead_without_wal(lease, partition.key, frames.stranded)
         return NotLeader(
-            str(partition), current_leader=None, hint="the metadata store had lost commits; it is opened anew"
+            str(partition), current_leader=None, hint="the metadata store had lost commits; it is opened again"
         )
 
     async def _lead_without_wal(self, lease: Lease, key: PartitionKey, stranded: Sequence[HeldFrame]) -> None:
