@@ -53,13 +53,13 @@ async def test_write_ahead_log_and_full_sync_are_in_force(tmp_path: Path, thread
         if isinstance(store._engine, ThreadedEngine):
             readers = [store._engine._idle.get() for _ in range(store._engine._idle.qsize())]
             for reader in readers:
-                assert reader.execute("PRAGMA query_only").fetchone() == (1,)
+                assert tuple(reader.execute("PRAGMA query_only").fetchone()) == (1,)
                 store._engine._idle.put(reader)
             connections += readers
             assert len(connections) > 1
         for connection in connections:
-            assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-            assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+            assert tuple(connection.execute("PRAGMA journal_mode").fetchone()) == ("wal",)
+            assert tuple(connection.execute("PRAGMA synchronous").fetchone()) == (2,)
 
 
 async def test_closing_leaves_one_plain_file(tmp_path: Path) -> None:

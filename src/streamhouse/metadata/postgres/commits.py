@@ -24,8 +24,7 @@ from streamhouse.metadata.contract import (
 )
 from streamhouse.metadata.dedup import ProducerWindow
 from streamhouse.metadata.postgres.database import Database
-from streamhouse.metadata.postgres.rows import key_columns
-from streamhouse.metadata.postgres.session import Row
+from streamhouse.metadata.rows.layer import Row, key_columns
 
 # Positions are the numbers of migrations/0003_leased_commit.sql and 0011_first_sequence.sql.
 VERDICTS: Final = (

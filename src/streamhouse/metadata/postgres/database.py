@@ -18,7 +18,8 @@ from streamhouse.core.errors import ConfigError, MetadataError, MetadataUnavaila
 from streamhouse.core.randomness import Randomness
 from streamhouse.metadata.postgres import failures
 from streamhouse.metadata.postgres.durability import secure_session, standby_warning
-from streamhouse.metadata.postgres.session import SUSPENDED_MS, Connection, Row, Session, Transactions
+from streamhouse.metadata.postgres.session import STATEMENT_TIMEOUT_S, SUSPENDED_MS, PostgresTx, Session, Transactions
+from streamhouse.metadata.rows.layer import Row, Step
 
 T = TypeVar("T")
 
@@ -27,8 +28,6 @@ _log: Final = logging.getLogger(__name__)
 OLDEST_SERVER: Final = 13  # the oldest that still gets, or has just stopped getting, fixes
 MAX_POOL_SIZE: Final = 10  # eleven with the listener's: PostgreSQL's default, 100 with 3 reserved, is eight processes
 CONNECT_TIMEOUT_S: Final = 5.0
-STATEMENT_TIMEOUT_S: Final = 10.0  # a reply this late is taken for lost, and the call is sent again
-STATEMENT_TIMEOUT_PER_ROW_S: Final = 0.0001  # several times what a row of a commit takes
 MIGRATION_TIMEOUT_S: Final = 600.0  # another process may be migrating a large store; wait for it
 CLOSE_TIMEOUT_S: Final = 5.0
 TELL_WAITING_S: Final = 2.0  # a person at a terminal begins to wonder; a server that restarts is back by then
@@ -99,7 +98,7 @@ class Database:
             raise
         return connection
 
-    async def open(self, prepare: Callable[[Connection], Awaitable[None]]) -> None:
+    async def open(self, prepare: Callable[[PostgresTx], Awaitable[None]]) -> None:
         """Wait for the server, let ``prepare`` bring the schema up, and start the pool."""
 
         waits = _Wait(self.where)
@@ -109,7 +108,7 @@ class Database:
                 connection = await self.connect(statement_timeout_s=MIGRATION_TIMEOUT_S)
                 try:
                     waits.reason = "its tables are being brought up to date, by this process or another"
-                    await prepare(connection)
+                    await prepare(PostgresTx(connection, prepared_only=False))
                     await self._warn_of_losses(connection)
                 finally:
                     await _close_quietly(connection)
@@ -163,33 +162,27 @@ class Database:
         return self._pool
 
     async def fetch(self, query: str, *args: Any) -> list[Row]:
-        async def statement(connection: Any) -> list[Row]:
-            rows: list[Row] = await connection.fetch(query, *args, timeout=_patience_s(args))
-            return rows
-
-        return await self.call(statement)
+        return await self.call(lambda tx: tx.fetch(query, *args))
 
     async def fetchrow(self, query: str, *args: Any) -> Row | None:
-        async def statement(connection: Any) -> Row | None:
-            row: Row | None = await connection.fetchrow(query, *args, timeout=_patience_s(args))
-            return row
-
-        return await self.call(statement)
+        return await self.call(lambda tx: tx.fetchrow(query, *args))
 
     async def fetchval(self, query: str, *args: Any) -> Any:
         row = await self.fetchrow(query, *args)
         return None if row is None else row[0]
 
-    async def call(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """Run ``work``, a single statement, until there is an answer or the deadline has passed."""
+    async def call(self, step: Step[T]) -> T:
+        """Run a step of one statement until there is an answer or the deadline has passed."""
+        return await self._call(lambda session: step(PostgresTx(session, prepared_only=False)))
 
+    async def _call(self, work: Callable[[Any], Awaitable[T]]) -> T:
         async def attempt() -> T:
             pool = self._open_pool()
             connection = await pool.acquire(timeout=CONNECT_TIMEOUT_S + STATEMENT_TIMEOUT_S)
             try:
                 return await work(connection)
             except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError):
-                # Nobody knows what still travels on this connection; the next try takes another.
+                # A late answer may still come on this connection; the next try takes another.
                 _drop(connection)
                 raise
             finally:
@@ -197,9 +190,9 @@ class Database:
 
         return await self._persist(attempt)
 
-    async def transact(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """Run ``work`` in one transaction, and all of it again when that fails or its commit's reply is lost."""
-        return await self.call(lambda session: self._transactions.run(session, work))
+    async def transact(self, step: Step[T]) -> T:
+        """Run a step in one transaction, and all of it again when that fails or its commit's reply is lost."""
+        return await self._call(lambda session: self._transactions.run(session, step))
 
     async def _persist(self, attempt: Callable[[], Awaitable[T]]) -> T:
         loop = asyncio.get_running_loop()
@@ -243,12 +236,6 @@ async def _prepare_session(connection: Any, where: str) -> str:
             hint="upgrade PostgreSQL",
         )
     return await secure_session(connection, where)
-
-
-def _patience_s(args: tuple[Any, ...]) -> float:
-    """A commit of 50,000 partitions takes seconds: sending it again for impatience would only add to the load."""
-    longest = max((len(arg) for arg in args if isinstance(arg, list)), default=0)
-    return STATEMENT_TIMEOUT_S + longest * STATEMENT_TIMEOUT_PER_ROW_S
 
 
 async def _leave_as_it_is(_connection: object) -> None:

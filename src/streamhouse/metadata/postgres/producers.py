@@ -11,8 +11,7 @@ from streamhouse.core.limits import MAX_PRODUCERS_PER_PARTITION
 from streamhouse.metadata import checks
 from streamhouse.metadata.contract import Log, ProducerBatch, ProducerPage, ProducerState
 from streamhouse.metadata.postgres.database import Database
-from streamhouse.metadata.postgres.rows import changed_rows, key_columns, to_key
-from streamhouse.metadata.postgres.session import Row
+from streamhouse.metadata.rows.layer import Row, key_columns, to_key
 
 _MINUTE_MS: Final = 60_000
 _BEGINNING: Final = (2**63 - 1, 2**63 - 1)
@@ -147,10 +146,7 @@ class PostgresProducers(Log):
     async def expire_commits(self, *, keep_ms: int, limit: int) -> int:
         checks.check_duration(keep_ms, "an age")
         checks.check_sweep_limit(limit)
-        status = await self._database.call(
-            lambda connection: connection.execute(_EXPIRE_COMMITS, keep_ms, limit),
-        )
-        return changed_rows(status)
+        return await self._database.call(lambda tx: tx.execute(_EXPIRE_COMMITS, keep_ms, limit))
 
 
 def _place(state: ProducerState | None) -> tuple[int, int]:

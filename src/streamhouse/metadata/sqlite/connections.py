@@ -60,6 +60,8 @@ def _check_place(path: str) -> None:
 
 
 def _set_up(connection: sqlite3.Connection, path: str, *, busy_timeout_ms: int, read_only: bool) -> None:
+    connection.row_factory = sqlite3.Row
+    connection.create_function("sh_uuid", 1, bytes.fromhex, deterministic=True)
     connection.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
     _check_ours(connection, path)
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()

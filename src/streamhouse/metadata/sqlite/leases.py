@@ -29,9 +29,9 @@ from streamhouse.metadata.contract import (
     SlotKey,
     WriteMode,
 )
+from streamhouse.metadata.rows.layer import as_topic_id, optional_uuid
 from streamhouse.metadata.sqlite.agents import refuse_superseded
-from streamhouse.metadata.sqlite.rows import lock_order, optional_uuid, sql_key, topic_id_of
-from streamhouse.metadata.sqlite.shell import Shell
+from streamhouse.metadata.sqlite.rows import lock_order, sql_key
 from streamhouse.metadata.sqlite.transactions import Tx
 
 _STANDING: Final = """p.topic, p.write_mode, p.leader_epoch, p.high_watermark, l.leader_agent_id, l.lease_expires_at,
@@ -184,6 +184,8 @@ def _take_partition(tx: Tx, key: PartitionKey, taken: Standing, holder: Holder) 
 
 
 def acquire_leases(tx: Tx, holder: Holder, keys: Sequence[LeaseKey], *, ttl_ms: int | None) -> list[AcquireOutcome]:
+    checks.check_agent_id(holder.agent_id)
+    checks.check_lease_keys(keys, ttl_ms)
     refuse_superseded(tx, holder.agent_id, holder.incarnation)
     check_binding(tx, holder.wal_id, ttl_ms)
     standings = find_standings(tx, keys)
@@ -215,6 +217,7 @@ def _verdict(standing: Standing, holder: Holder, ttl_ms: int | None, now_ms: int
 
 
 def renew_leases(tx: Tx, holder: Holder, held: Sequence[HeldLease], *, ttl_ms: int | None) -> list[RenewOutcome]:
+    checks.check_lease_keys([mine.key for mine in held], ttl_ms)
     if ttl_ms is None:
         check_binding(tx, holder.wal_id, ttl_ms)
     expires_at_ms = expiry(tx, ttl_ms)
@@ -234,6 +237,7 @@ def renew_leases(tx: Tx, holder: Holder, held: Sequence[HeldLease], *, ttl_ms: i
 
 
 def release_leases(tx: Tx, holder: Holder, held: Sequence[HeldLease]) -> list[LeaseKey]:
+    checks.check_lease_keys([mine.key for mine in held])
     standings = find_standings(tx, [mine.key for mine in held])
     released: list[Standing] = []
     ended: list[LeaseKey] = []
@@ -249,11 +253,12 @@ def release_leases(tx: Tx, holder: Holder, held: Sequence[HeldLease]) -> list[Le
     return [standing.key for standing in released]
 
 
-def list_leases(tx: Tx, *, agent_id: str | None, keys: Sequence[LeaseKey] | None) -> list[Lease]:
+def list_leases(tx: Tx, *, agent_id: str | None = None, keys: Sequence[LeaseKey] | None = None) -> list[Lease]:
+    checks.check_keys(keys or (), "leases")
     if keys is None:
         sql = _LEASED_PARTITIONS.format(where="" if agent_id is None else "WHERE l.leader_agent_id = ?")
         found = [
-            _partition_standing(PartitionKey(topic_id_of(topic_id), partition), row)
+            _partition_standing(PartitionKey(as_topic_id(topic_id), partition), row)
             for topic_id, partition, *row in tx.rows(sql, () if agent_id is None else (agent_id,))
         ]
         found += [_slot_standing(row) for row in tx.rows(_SLOTS)]
@@ -352,26 +357,3 @@ def _slot_standing(row: Sequence[Any]) -> Standing:
 def _uuid_of(digits: str) -> UUID | None:
     """An agent's leases all carry the same two. ``hex`` of no value is no digits."""
     return UUID(hex=digits) if digits else None
-
-
-class LeaseCalls(Shell):
-    async def acquire_leases(
-        self, holder: Holder, keys: Sequence[LeaseKey], *, ttl_ms: int | None
-    ) -> list[AcquireOutcome]:
-        checks.check_agent_id(holder.agent_id)
-        checks.check_lease_keys(keys, ttl_ms)
-        return await self._write(acquire_leases, holder, tuple(keys), ttl_ms=ttl_ms)
-
-    async def renew_leases(
-        self, holder: Holder, held: Sequence[HeldLease], *, ttl_ms: int | None
-    ) -> list[RenewOutcome]:
-        checks.check_lease_keys([mine.key for mine in held], ttl_ms)
-        return await self._write(renew_leases, holder, tuple(held), ttl_ms=ttl_ms)
-
-    async def release_leases(self, holder: Holder, held: Sequence[HeldLease]) -> list[LeaseKey]:
-        checks.check_lease_keys([mine.key for mine in held])
-        return await self._write(release_leases, holder, tuple(held))
-
-    async def list_leases(self, *, agent_id: str | None = None, keys: Sequence[LeaseKey] | None = None) -> list[Lease]:
-        checks.check_keys(keys or (), "leases")
-        return await self._read(list_leases, agent_id=agent_id, keys=None if keys is None else tuple(keys))
