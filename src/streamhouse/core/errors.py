@@ -37,6 +37,9 @@
     │   └── StoreMisconfigured          no such bucket, wrong region or endpoint, a file system without hard links
     ├── MetadataError                   the metadata store
     │   ├── MetadataUnavailable         unreachable, or retries ran out
+    │   ├── MetadataDenied              user, password or permissions
+    │   ├── MetadataMisconfigured       no such database or schema
+    │   ├── MetadataDamaged             the file of an SQLite store fails its checks
     │   ├── SchemaTooNew                written by a newer StreamHouse
     │   ├── MetadataTooOld              an older copy, beside a newer WAL or newer objects
     │   └── DurabilityMismatch          wal_id or durability mode differs from the stored one (R2)
@@ -363,6 +366,21 @@ class MetadataError(StreamHouseError):
 class MetadataUnavailable(MetadataError):
     retriable = True
     default_hint = "check that the metadata store is up and reachable; the call may be repeated"
+
+
+class MetadataDenied(MetadataError):
+    http_status = 403
+    default_hint = "check the user, the password and the rights on the metadata store"
+
+
+class MetadataMisconfigured(MetadataError):
+    http_status = 500
+    default_hint = "check the metadata URL"
+
+
+class MetadataDamaged(MetadataError):
+    http_status = 500
+    default_hint = "restore it from a backup"
 
 
 class SchemaTooNew(MetadataError):

@@ -30,7 +30,8 @@ MAX_POOL_SIZE: Final = 10  # eleven with the listener's: PostgreSQL's default, 1
 CONNECT_TIMEOUT_S: Final = 5.0
 MIGRATION_TIMEOUT_S: Final = 600.0  # another process may be migrating a large store; wait for it
 CLOSE_TIMEOUT_S: Final = 5.0
-TELL_WAITING_S: Final = 2.0  # a person at a terminal begins to wonder; a server that restarts is back by then
+OPEN_DEADLINE_S: Final = 9.0  # with the last try's own limit: a person at a terminal waits 15 s at most
+TELL_WAITING_S: Final = 1.0  # with the start of the process: a person at a terminal reads it within 2 s
 STATEMENT_CACHE_SIZE: Final = 200  # more than there are statements, so each is prepared once per connection
 _FIRST_PAUSE_S: Final = 0.01
 _LONGEST_PAUSE_S: Final = 1.0
@@ -121,7 +122,7 @@ class Database:
         self._ended = False
         telling = asyncio.get_running_loop().call_later(TELL_WAITING_S, waits.tell)
         try:
-            await self._persist(attempt)
+            await self._persist(attempt, min(self._deadline_s, OPEN_DEADLINE_S))
         finally:
             telling.cancel()
         self._pool = asyncpg.create_pool(
@@ -188,15 +189,15 @@ class Database:
             finally:
                 await pool.release(connection, timeout=CLOSE_TIMEOUT_S)
 
-        return await self._persist(attempt)
+        return await self._persist(attempt, self._deadline_s)
 
     async def transact(self, step: Step[T]) -> T:
         """Run a step in one transaction, and all of it again when that fails or its commit's reply is lost."""
         return await self._call(lambda session: self._transactions.run(session, step))
 
-    async def _persist(self, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def _persist(self, attempt: Callable[[], Awaitable[T]], deadline_s: float) -> T:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._deadline_s
+        deadline = loop.time() + deadline_s
         pause = _FIRST_PAUSE_S
         while True:
             try:

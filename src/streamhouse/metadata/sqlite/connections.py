@@ -7,7 +7,7 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
-from streamhouse.core.errors import MetadataError, MetadataUnavailable, StreamHouseError
+from streamhouse.core.errors import MetadataDamaged, MetadataError, MetadataUnavailable, StreamHouseError
 from streamhouse.core.limits import MIB
 
 MEMORY: Final = ":memory:"
@@ -92,7 +92,7 @@ def _check_ours(connection: sqlite3.Connection, path: str) -> None:
 def translated(error: sqlite3.Error | UnicodeDecodeError, path: str) -> StreamHouseError:
     """What went wrong, with the path and what to do."""
     if isinstance(error, UnicodeDecodeError):
-        return MetadataError(f"the metadata in {path} is damaged: {error}", hint="restore the file from a backup")
+        return _damaged(path, error)
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the high bits only refine it
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL):
         return Busy(f"the metadata in {path} is locked by another process: {error}")
@@ -101,12 +101,19 @@ def translated(error: sqlite3.Error | UnicodeDecodeError, path: str) -> StreamHo
     if code == sqlite3.SQLITE_IOERR:
         return MetadataUnavailable(f"the metadata in {path} cannot be read or written: {error}", hint="check the disk")
     if code == sqlite3.SQLITE_NOTADB:
-        return MetadataError(f"{path} is not an SQLite database", hint="name another file; this one was not touched")
+        return MetadataDamaged(
+            f"{path} is not an SQLite database, or its header is damaged",
+            hint="name another file, or restore it from a backup; this one was not touched",
+        )
     if code == sqlite3.SQLITE_CORRUPT:
-        return MetadataError(f"the metadata in {path} is damaged: {error}", hint="restore the file from a backup")
+        return _damaged(path, error)
     if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
         return MetadataError(
             f"the metadata in {path} cannot be opened for writing: {error}",
             hint="check that the file and its directory exist and belong to this user",
         )
     return MetadataError(f"the metadata in {path} refused a statement: {error}")
+
+
+def _damaged(path: str, error: Exception) -> MetadataDamaged:
+    return MetadataDamaged(f"the metadata in {path} is damaged: {error}", hint="restore it from a backup")

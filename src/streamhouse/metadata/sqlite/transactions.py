@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Final, Generic, TypeVar
 
-from streamhouse.core.errors import InvalidRequest, MetadataError
+from streamhouse.core.errors import InvalidRequest, MetadataDamaged
 from streamhouse.metadata.contract import Change
 from streamhouse.metadata.sqlite.clock import StoreClock
 from streamhouse.metadata.sqlite.connections import FAILURES, Busy, translated
@@ -179,7 +179,7 @@ def _run_one(connection: sqlite3.Connection, now_ms: int, job: Job[Any]) -> None
 def _stored_clock(connection: sqlite3.Connection) -> int:
     row = connection.execute("SELECT clock_ms FROM store_info").fetchone()
     if row is None:
-        raise MetadataError("the metadata has no identity row", hint="restore the file from a backup")
+        raise MetadataDamaged("the metadata has no identity row", hint="restore it from a backup")
     return int(row[0])
 
 
