@@ -167,7 +167,7 @@ def test_the_ring_is_computed_again_only_when_something_changed() -> None:
 
 
 def test_who_counts_as_a_member() -> None:
-    me = AgentInfo(agent_id=ME, incarnation=MY_RUN, address="x:1")
+    me = AgentInfo(agent_id=ME, incarnation=MY_RUN, listeners={"kafka": "x:1"})
     agents = [make_agent("b"), make_agent("c", draining=True), make_agent("d", group="ingest")]
     others = {("default", "b"), ("ingest", "d")}
     assert members_of(agents, me, leaving=False) == others | {("default", ME)}, "though the store does not list it"

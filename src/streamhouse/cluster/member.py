@@ -16,7 +16,7 @@ member: ``stop``, and a second process under the same agent id. Must not know wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -168,14 +168,14 @@ class Member:
 
     # Beginning and end.
 
-    async def start(self, *, address: str | None = None) -> None:
+    async def start(self, *, listeners: Mapping[str, str] | None = None) -> None:
         """Register and begin. A single node has opened everything when this returns; a fleet's agent goes on from here.
 
-        ``address``: where clients reach this agent, if that was not known when the member was made.
+        ``listeners``: where clients reach this agent, if that was not known when the member was made.
         Raises what registering raises, AgentSuperseded and MetadataUnavailable among it; nothing is left behind then.
         """
-        if address is not None:
-            self._info = replace(self._info, address=address)
+        if listeners is not None:
+            self._info = replace(self._info, listeners=listeners)
         await self._register()
         if self._mode is Mode.SINGLE_NODE:
             try:

@@ -98,7 +98,10 @@ def check_binding(durability: Durability, wal_id: UUID | None) -> None:
 
 def check_agent(info: AgentInfo) -> None:
     check_agent_id(info.agent_id)
-    check_text(info.address, "an agent's address")
+    _at_most(len(info.listeners), limits.MAX_LISTENERS_PER_AGENT, "listeners of an agent")
+    for name, address in info.listeners.items():
+        check_text(name, "a listener's name")
+        check_text(address, f"the address of listener {name[:64]!r}")
     check_text(info.availability_zone, "an availability zone")
     check_text(info.agent_group, "an agent group")
     try:

@@ -8,16 +8,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 from uuid import UUID
 
 JsonScalar = str | int | float | bool | None
+
+KAFKA_LISTENER: Final = "kafka"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentInfo:
     agent_id: str
     incarnation: UUID
-    address: str
+    listeners: Mapping[str, str] = field(default_factory=dict)
+    """Where clients reach the agent: protocol ("kafka", "http", "grpc") to "host:port"."""
     availability_zone: str = "default"
     agent_group: str = "default"
     metadata: Mapping[str, JsonScalar] = field(default_factory=dict)
@@ -30,7 +34,8 @@ class Agent:
     """None for a row an operator wrote by hand (S1.22)."""
     node_id: int
     """Kafka's int32 broker id: given once per agent id, kept through restarts and deregistration, never reused."""
-    address: str
+    listeners: Mapping[str, str]
+    """As registered. An agent of the version before, which registers one address, has the listener "kafka"."""
     availability_zone: str
     agent_group: str
     last_heartbeat_ms: int

@@ -9,9 +9,9 @@ from uuid import UUID
 from streamhouse.metadata import checks
 from streamhouse.metadata.contract import Agent, AgentInfo
 from streamhouse.metadata.postgres.database import Database
-from streamhouse.metadata.rows.agents import AgentRows
+from streamhouse.metadata.rows.agents import AgentRows, address_of
 
-_REGISTER: Final = "SELECT * FROM sh_register_agent($1, $2, $3, $4, $5, $6::text::jsonb)"
+_REGISTER: Final = "SELECT * FROM sh_register_agent($1, $2, $3, $4, $5, $6::text::jsonb, $7::text::jsonb)"
 
 
 class PostgresAgents(AgentRows):
@@ -19,22 +19,23 @@ class PostgresAgents(AgentRows):
 
     async def register_agent(self, info: AgentInfo) -> Agent:
         checks.check_agent(info)
-        metadata = dict(info.metadata)
+        metadata, listeners = dict(info.metadata), dict(info.listeners)
         row = await self._database.fetchrow(
             _REGISTER,
             info.agent_id,
             info.incarnation,
-            info.address,
+            address_of(info.listeners),
             info.availability_zone,
             info.agent_group,
             json.dumps(metadata),
+            json.dumps(listeners),
         )
         assert row is not None
         return Agent(
             agent_id=info.agent_id,
             incarnation=info.incarnation,
             node_id=row["node_id"],
-            address=info.address,
+            listeners=listeners,
             availability_zone=info.availability_zone,
             agent_group=info.agent_group,
             last_heartbeat_ms=row["last_heartbeat"],

@@ -1,19 +1,27 @@
-"""Agents: one row for each agent id. Registration is each store's own: it depends on how the store locks."""
+"""Agents: one row for each agent id. Registration is each store's own: it depends on how the store locks.
+
+A row has two columns about where clients connect. ``listeners`` maps protocols to addresses. ``address`` is older: it
+is the Kafka listener. Agents of the version before, and operators, write only ``address``. So ``listeners`` counts only
+while its Kafka listener equals ``address``; otherwise an older agent has registered since, and the row says "kafka:
+that address" and nothing else. New agents write both columns, so that older ones still find them.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Final
 from uuid import UUID
 
 from streamhouse.core.errors import AgentNotFound, AgentSuperseded
 from streamhouse.metadata import checks
-from streamhouse.metadata.contract import Agent, Agents
+from streamhouse.metadata.contract import KAFKA_LISTENER, Agent, Agents
 from streamhouse.metadata.rows.layer import Row, RowStore, RowTx, optional_uuid
 
+_NOT_LISTENING: Final = "not-listening:0"  # what an agent without a Kafka listener has always written
 _SELECT: Final = """
-SELECT a.agent_id, a.incarnation, n.node_id, a.address, a.availability_zone, a.agent_group, a.last_heartbeat,
-       a.started_at, a.metadata::text AS metadata
+SELECT a.agent_id, a.incarnation, n.node_id, a.address, a.listeners::text AS listeners, a.availability_zone,
+       a.agent_group, a.last_heartbeat, a.started_at, a.metadata::text AS metadata
 FROM agents AS a JOIN node_ids AS n ON n.agent_id = a.agent_id
 """
 _LIST: Final = f"""
@@ -52,12 +60,24 @@ async def read_agent(tx: RowTx, agent_id: str) -> Agent:
     return _to_agent(row)
 
 
+def address_of(listeners: Mapping[str, str]) -> str:
+    """The column ``address``, for agents of the version before."""
+    return listeners.get(KAFKA_LISTENER, _NOT_LISTENING)
+
+
+def _listeners(address: str, stored: str | None) -> Mapping[str, str]:
+    listeners: dict[str, str] = {} if stored is None else json.loads(stored)
+    if address_of(listeners) == address:
+        return listeners
+    return {KAFKA_LISTENER: address}
+
+
 def _to_agent(row: Row) -> Agent:
     return Agent(
         agent_id=row["agent_id"],
         incarnation=optional_uuid(row["incarnation"]),
         node_id=row["node_id"],
-        address=row["address"],
+        listeners=_listeners(row["address"], row["listeners"]),
         availability_zone=row["availability_zone"],
         agent_group=row["agent_group"],
         last_heartbeat_ms=row["last_heartbeat"],

@@ -9,7 +9,7 @@ from uuid import UUID
 from streamhouse.core.errors import AgentSuperseded
 from streamhouse.metadata import checks
 from streamhouse.metadata.contract import Agent, AgentInfo
-from streamhouse.metadata.rows.agents import read_agent
+from streamhouse.metadata.rows.agents import address_of, read_agent
 from streamhouse.metadata.rows.layer import optional_uuid
 from streamhouse.metadata.sqlite.dialect import SqliteRowTx, run_now
 from streamhouse.metadata.sqlite.transactions import Tx
@@ -18,11 +18,11 @@ _REMEMBERED: Final = 8
 
 # The incarnation decides whether this is the same run again, which keeps its start, or another that takes over.
 _UPSERT: Final = """
-    INSERT INTO agents (agent_id, address, availability_zone, agent_group, last_heartbeat, started_at, metadata,
-        incarnation)
-    VALUES (:agent_id, :address, :zone, :group, :now, :now, :metadata, :incarnation)
+    INSERT INTO agents (agent_id, address, listeners, availability_zone, agent_group, last_heartbeat, started_at,
+        metadata, incarnation)
+    VALUES (:agent_id, :address, :listeners, :zone, :group, :now, :now, :metadata, :incarnation)
     ON CONFLICT (agent_id) DO UPDATE SET
-        address = excluded.address, availability_zone = excluded.availability_zone,
+        address = excluded.address, listeners = excluded.listeners, availability_zone = excluded.availability_zone,
         agent_group = excluded.agent_group, last_heartbeat = excluded.last_heartbeat, metadata = excluded.metadata,
         started_at = CASE WHEN incarnation IS excluded.incarnation THEN started_at ELSE excluded.started_at END,
         incarnation = excluded.incarnation"""
@@ -36,7 +36,8 @@ def register_agent(tx: Tx, info: AgentInfo) -> Agent:
         _UPSERT,
         {
             "agent_id": info.agent_id,
-            "address": info.address,
+            "address": address_of(info.listeners),
+            "listeners": json.dumps(dict(info.listeners)),
             "zone": info.availability_zone,
             "group": info.agent_group,
             "now": tx.now_ms,
