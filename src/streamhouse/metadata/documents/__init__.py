@@ -28,7 +28,7 @@ from streamhouse.metadata.documents.compaction import (
     parse_compaction,
     parse_cursor,
 )
-from streamhouse.metadata.documents.control import AdoptedShare, Control, Pending, encode_control, parse_control
+from streamhouse.metadata.documents.control import AdoptedShare, Control, PendingAppend, encode_control, parse_control
 from streamhouse.metadata.documents.index import (
     NO_TIMESTAMP,
     WHOLE_OBJECT,
@@ -65,7 +65,7 @@ __all__ = [
     "AppendRecord",
     "Control",
     "IndexEntry",
-    "Pending",
+    "PendingAppend",
     "append_key",
     "claim_key",
     "compaction_key",

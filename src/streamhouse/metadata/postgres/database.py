@@ -18,7 +18,13 @@ from streamhouse.core.errors import ConfigError, MetadataError, MetadataUnavaila
 from streamhouse.core.randomness import Randomness
 from streamhouse.metadata.postgres import failures
 from streamhouse.metadata.postgres.durability import secure_session, standby_warning
-from streamhouse.metadata.postgres.session import STATEMENT_TIMEOUT_S, SUSPENDED_MS, PostgresTx, Session, Transactions
+from streamhouse.metadata.postgres.session import (
+    STATEMENT_TIMEOUT_S,
+    SUSPENDED_MS,
+    PostgresSession,
+    PostgresTx,
+    Transactions,
+)
 from streamhouse.metadata.rows.layer import Row, Step
 
 T = TypeVar("T")
@@ -74,7 +80,7 @@ class Database:
                 timeout=CONNECT_TIMEOUT_S,
                 command_timeout=statement_timeout_s,
                 server_settings=_SESSION,
-                connection_class=Session,
+                connection_class=PostgresSession,
                 statement_cache_size=STATEMENT_CACHE_SIZE,
                 max_cached_statement_lifetime=0,
             )

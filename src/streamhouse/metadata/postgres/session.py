@@ -23,7 +23,7 @@ STATEMENT_TIMEOUT_S: Final = 10.0  # a reply this late is taken for lost, and th
 STATEMENT_TIMEOUT_PER_ROW_S: Final = 0.0001  # several times what a row of a commit takes
 
 
-class Session(asyncpg.Connection):  # type: ignore[misc]  # asyncpg has no types
+class PostgresSession(asyncpg.Connection):  # type: ignore[misc]  # asyncpg has no types
     """asyncpg's connection, which also knows what it has prepared."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

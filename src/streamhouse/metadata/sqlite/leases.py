@@ -63,7 +63,7 @@ _RECORD_LEASE: Final = """
 
 
 @dataclass(slots=True, kw_only=True)
-class Standing:
+class LeaseStanding:
     """A key's epoch and watermark, and who holds the lease beside them (nobody yet when ``agent_id`` is None)."""
 
     key: LeaseKey
@@ -99,15 +99,15 @@ class Standing:
         )
 
 
-def find_standing(tx: Tx, key: LeaseKey) -> Standing | None:
+def find_standing(tx: Tx, key: LeaseKey) -> LeaseStanding | None:
     return find_standings(tx, [key]).get(key)
 
 
-def find_standings(tx: Tx, keys: Sequence[LeaseKey]) -> dict[LeaseKey, Standing]:
+def find_standings(tx: Tx, keys: Sequence[LeaseKey]) -> dict[LeaseKey, LeaseStanding]:
     """Those that exist."""
     partitions = [key for key in keys if isinstance(key, PartitionKey)]
     asked = [(number, *sql_key(key)) for number, key in enumerate(partitions)]
-    found: dict[LeaseKey, Standing] = {}
+    found: dict[LeaseKey, LeaseStanding] = {}
     for number, *row in tx.json_rows(_ASKED_PARTITIONS, asked):
         key = partitions[number]
         found[key] = _partition_standing(key, row)
@@ -117,9 +117,9 @@ def find_standings(tx: Tx, keys: Sequence[LeaseKey]) -> dict[LeaseKey, Standing]
     return found
 
 
-def take(tx: Tx, standing: Standing, holder: Holder, *, expires_at_ms: int) -> Standing:
+def take(tx: Tx, standing: LeaseStanding, holder: Holder, *, expires_at_ms: int) -> LeaseStanding:
     """Begin a new leadership: epoch + 1 where the fence is, the lease beside it, a line in the history (R1, R3)."""
-    taken = Standing(
+    taken = LeaseStanding(
         key=standing.key,
         topic=standing.topic,
         leased=True,
@@ -153,7 +153,7 @@ def take(tx: Tx, standing: Standing, holder: Holder, *, expires_at_ms: int) -> S
     return taken
 
 
-def _take_partition(tx: Tx, key: PartitionKey, taken: Standing, holder: Holder) -> None:
+def _take_partition(tx: Tx, key: PartitionKey, taken: LeaseStanding, holder: Holder) -> None:
     watermark = tx.value(
         "UPDATE partitions SET leader_epoch = ? WHERE topic_id = ? AND partition_id = ? AND leader_epoch = ? "
         "RETURNING high_watermark",
@@ -194,7 +194,9 @@ def acquire_leases(tx: Tx, holder: Holder, keys: Sequence[LeaseKey], *, ttl_ms: 
     return [outcomes[key] for key in keys]
 
 
-def _acquire(tx: Tx, holder: Holder, key: LeaseKey, standing: Standing | None, ttl_ms: int | None) -> AcquireOutcome:
+def _acquire(
+    tx: Tx, holder: Holder, key: LeaseKey, standing: LeaseStanding | None, ttl_ms: int | None
+) -> AcquireOutcome:
     if standing is None or not standing.leased:
         return AcquireOutcome(key=key, verdict=AcquireVerdict.GONE, lease=None)
     verdict = _verdict(standing, holder, ttl_ms, tx.now_ms)
@@ -206,7 +208,7 @@ def _acquire(tx: Tx, holder: Holder, key: LeaseKey, standing: Standing | None, t
     return AcquireOutcome(key=key, verdict=verdict, lease=standing.lease(tx.now_ms))
 
 
-def _verdict(standing: Standing, holder: Holder, ttl_ms: int | None, now_ms: int) -> AcquireVerdict:
+def _verdict(standing: LeaseStanding, holder: Holder, ttl_ms: int | None, now_ms: int) -> AcquireVerdict:
     if not standing.is_live(now_ms):
         return AcquireVerdict.ACQUIRED
     if standing.is_held_by(holder):
@@ -223,7 +225,7 @@ def renew_leases(tx: Tx, holder: Holder, held: Sequence[HeldLease], *, ttl_ms: i
     expires_at_ms = expiry(tx, ttl_ms)
     standings = find_standings(tx, [mine.key for mine in held])
     outcomes: list[RenewOutcome] = []
-    renewed: list[Standing] = []
+    renewed: list[LeaseStanding] = []
     for mine in held:
         standing = standings.get(mine.key)
         ok = standing is not None and standing.is_live(tx.now_ms) and _is_mine(standing, holder, mine)
@@ -239,7 +241,7 @@ def renew_leases(tx: Tx, holder: Holder, held: Sequence[HeldLease], *, ttl_ms: i
 def release_leases(tx: Tx, holder: Holder, held: Sequence[HeldLease]) -> list[LeaseKey]:
     checks.check_lease_keys([mine.key for mine in held])
     standings = find_standings(tx, [mine.key for mine in held])
-    released: list[Standing] = []
+    released: list[LeaseStanding] = []
     ended: list[LeaseKey] = []
     for mine in held:
         standing = standings.get(mine.key)
@@ -285,7 +287,7 @@ def check_binding(tx: Tx, wal_id: UUID, ttl_ms: int | None) -> None:
     durability, bound = row if row is not None else (None, None)
     if durability == Durability.WAL:
         if bound != wal_id.bytes:
-            raise DurabilityMismatch(f"this store belongs to the WAL {optional_uuid(bound)}, not to {wal_id}")
+            raise DurabilityMismatch(f"this store is bound to the WAL {optional_uuid(bound)}, not to {wal_id}")
     elif ttl_ms is None:
         raise DurabilityMismatch(
             "a lease without expiry was asked for, but this store is not bound to durability=wal",
@@ -301,11 +303,11 @@ def notify_leaders(tx: Tx, keys: Sequence[LeaseKey]) -> None:
         tx.notify(Change(kind=ChangeKind.LEASES))
 
 
-def _is_mine(standing: Standing, holder: Holder, mine: HeldLease) -> bool:
+def _is_mine(standing: LeaseStanding, holder: Holder, mine: HeldLease) -> bool:
     return standing.is_held_by(holder) and standing.epoch == mine.epoch
 
 
-def _set_expiries(tx: Tx, standings: Sequence[Standing]) -> None:
+def _set_expiries(tx: Tx, standings: Sequence[LeaseStanding]) -> None:
     tx.run_rows(
         "UPDATE partition_leases SET lease_expires_at = renewed.column3 FROM (VALUES {rows}) AS renewed "
         "WHERE topic = renewed.column1 AND partition_id = renewed.column2",
@@ -321,9 +323,9 @@ def _set_expiries(tx: Tx, standings: Sequence[Standing]) -> None:
     )
 
 
-def _partition_standing(key: PartitionKey, row: Sequence[Any]) -> Standing:
+def _partition_standing(key: PartitionKey, row: Sequence[Any]) -> LeaseStanding:
     topic, mode, epoch, watermark, agent_id, expires_at, acquired_at, incarnation, wal_id = row
-    return Standing(
+    return LeaseStanding(
         key=key,
         topic=topic,
         leased=mode == WriteMode.LEASED,
@@ -337,9 +339,9 @@ def _partition_standing(key: PartitionKey, row: Sequence[Any]) -> Standing:
     )
 
 
-def _slot_standing(row: Sequence[Any]) -> Standing:
+def _slot_standing(row: Sequence[Any]) -> LeaseStanding:
     slot, epoch, agent_id, expires_at, acquired_at, incarnation, wal_id = row
-    return Standing(
+    return LeaseStanding(
         key=SlotKey(slot),
         topic=None,
         leased=True,

@@ -31,7 +31,7 @@ from streamhouse.metadata.contract import (
 )
 from streamhouse.metadata.rows.layer import as_topic_id
 from streamhouse.metadata.sqlite.leases import (
-    Standing,
+    LeaseStanding,
     check_binding,
     expiry,
     find_standing,
@@ -250,6 +250,6 @@ def _sql_key(key: LeaseKey) -> tuple[int | None, bytes | None, int | None]:
     return (key.slot, None, None) if isinstance(key, SlotKey) else (None, key.topic_id.bytes, key.partition)
 
 
-def _not_leader(tx: Tx, key: LeaseKey, standing: Standing | None) -> NotLeader:
+def _not_leader(tx: Tx, key: LeaseKey, standing: LeaseStanding | None) -> NotLeader:
     leader = standing.agent_id if standing is not None and standing.is_live(tx.now_ms) else None
     return NotLeader(str(key), current_leader=leader)
