@@ -19,7 +19,7 @@ from typing import Final
 from streamhouse.core.limits import MIB
 
 MIN_DIRECT_BYTES: Final = MIB // 4
-"""Below, staging and aligning cost more than they save."""
+"""Below this size, staging and aligning cost more than they save."""
 
 _STAGE_BYTES: Final = MIB // 2
 _BLOCK_BYTES: Final = 4096

@@ -1,4 +1,4 @@
-"""Agents: who is there, who is alive.
+"""Agents: which are registered, and which are alive.
 
 Atomicity asked of a backend: one agent's record per call.
 """
@@ -31,7 +31,7 @@ class AgentInfo:
 class Agent:
     agent_id: str
     incarnation: UUID | None
-    """None for a row an operator wrote by hand (S1.22)."""
+    """None for a row that an operator wrote by hand."""
     node_id: int
     """Kafka's int32 broker id: given once per agent id, kept through restarts and deregistration, never reused."""
     listeners: Mapping[str, str]
@@ -46,7 +46,7 @@ class Agent:
 class Agents(ABC):
     @abstractmethod
     async def register_agent(self, info: AgentInfo) -> Agent:
-        """Upsert (S1.9). Another incarnation takes the id over and resets ``started_at``; the former one's heartbeats
+        """Upsert. Another incarnation takes the id over and resets ``started_at``; the former one's heartbeats
         and acquisitions are refused from then on, and it cannot register again: an incarnation that has been replaced
         or deregistered (the last eight of an agent id are remembered) raises AgentSuperseded. Raises LimitExceeded,
         InvalidRequest.
@@ -54,7 +54,7 @@ class Agents(ABC):
 
     @abstractmethod
     async def heartbeat(self, agent_id: str, incarnation: UUID) -> int:
-        """Returns the store's time in ms. Raises AgentNotFound when nobody is registered under this id, and
+        """Returns the store's time in ms. Raises AgentNotFound when no agent is registered under this id, and
         AgentSuperseded when another incarnation is."""
 
     @abstractmethod
@@ -64,4 +64,4 @@ class Agents(ABC):
 
     @abstractmethod
     async def list_agents(self, *, alive_within_ms: int | None = None, agent_group: str | None = None) -> list[Agent]:
-        """By agent id. ``alive_within_ms``: only those with a heartbeat that recent by the store's clock (S1.10)."""
+        """By agent id. ``alive_within_ms``: only those with a heartbeat that recent by the store's clock."""

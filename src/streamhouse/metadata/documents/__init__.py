@@ -1,4 +1,4 @@
-"""The JSON documents of the leaderless log (S2.33-S2.35), between our dataclasses and bytes. Pure; no IO.
+"""The JSON documents of the leaderless log between our dataclasses and bytes. Pure; no IO.
 
     llog/{topic}/partitions/{partition}/meta/control             log state, watermark, fence, the pending append
                                        /meta/compaction-cursor   {offset}
@@ -16,7 +16,7 @@ it adopts. Any process finishes a pending append before it makes the next; each 
 The fields of the source document keep its names. What the contract needs beyond them stands in further fields with
 defaults, so that a document in the source's own shape is read too (a compaction's ``sources`` excepted: without them
 nothing could be verified). One departure: offsets start at 0, and ``sequence_counter`` is the next offset, our high
-watermark (requirements.md). ``data_key`` is our object key. A field nobody knows is an error, because writing the
+watermark (requirements.md). ``data_key`` is our object key. An unknown field is an error, because writing the
 document back would lose it.
 """
 

@@ -1,4 +1,4 @@
-"""The control document and the pending append inside it (S2.33, S2.35): the record that decides for a partition."""
+"""The control document and the pending append inside it: the record that decides for a partition."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from streamhouse.metadata.documents.records import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdoptedShare:
-    """The sink intent whose share of this partition an append is (R13); the topic is the partition's own."""
+    """An append of one partition's share of a sink intent names that intent (R13). Its topic is the partition's."""
 
     query_id: str
     batch_id: int
@@ -43,7 +43,7 @@ class AdoptedShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingAppend:
-    """An append that has happened but is not yet spread over its keys. Readers count it as the tail (S2.32)."""
+    """An append that has happened but is not yet spread over its keys. Readers count it as the tail."""
 
     append_id: AppendId
     entries: tuple[IndexEntry, ...]
@@ -67,7 +67,7 @@ class Control:
     first_unstable_offset: int | None = None
     leader_epoch: int = 0
     leadership: EpochStart | None = None
-    """The newest leadership, until whoever bumps the epoch next has copied it to the history (R3)."""
+    """The newest leadership, until the next bump of the epoch has copied it to the history (R3)."""
     gc_horizon_ms: int = 0
     max_timestamp_ms: int = NO_TIMESTAMP
     last_compaction_id: UUID | None = None

@@ -224,7 +224,7 @@ class Database:
 
 
 class _Wait:
-    """What an opening waits for, told once."""
+    """Logs once what an opening waits for."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -235,7 +235,7 @@ class _Wait:
 
 
 async def _prepare_session(connection: Any, where: str) -> str:
-    """Returns what was not safe about it before, for people."""
+    """Make the session safe. Returns a text about what was unsafe before; empty when nothing was."""
     version = connection.get_server_version()
     if version.major < OLDEST_SERVER:
         raise MetadataError(
@@ -250,7 +250,7 @@ async def _leave_as_it_is(_connection: object) -> None:
 
 
 def _drop(pooled: Any) -> None:
-    """The pool has already taken a connection back that it saw closing."""
+    """Close a connection of the pool. The pool may have noticed already, and then refuses."""
     with contextlib.suppress(asyncpg.InterfaceError):
         pooled.terminate()
 
@@ -263,6 +263,6 @@ async def _close_quietly(connection: Any) -> None:
 
 
 def _place(dsn: str) -> str:
-    """``host:port/database`` of a DSN; nothing of it that could be a secret."""
+    """``host:port/database`` of a DSN, without user, password and options."""
     without_user = dsn.rpartition("@")[2] if "@" in dsn else dsn.partition("://")[2]
     return without_user.partition("?")[0].partition("#")[0] or "localhost"

@@ -78,7 +78,7 @@ def unavailable(error: BaseException, where: str) -> MetadataUnavailable:
 
 
 def in_short(error: BaseException) -> str:
-    """Why a connection did not come about, in few words. asyncio's are many: which call failed, for each address."""
+    """Why a connection failed, in few words. asyncio names the failed call for each address, which is too long."""
     if isinstance(error, TimeoutError):
         return "no answer"
     if isinstance(error, OSError):
@@ -88,7 +88,7 @@ def in_short(error: BaseException) -> str:
 
 
 def translated(error: BaseException, where: str) -> StreamHouseError | None:
-    """What to raise for an error that no second try can mend; None when it is not one of the database's."""
+    """The error to raise when another try cannot help; None when it is not an error of the database."""
     if isinstance(error, asyncpg.PostgresError):
         return _translate_sqlstate(error, error.sqlstate or "", where)
     if isinstance(error, asyncpg.InterfaceError):

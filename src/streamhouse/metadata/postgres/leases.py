@@ -19,8 +19,7 @@ from streamhouse.metadata.contract import (
     SlotKey,
 )
 from streamhouse.metadata.postgres.database import Database
-from streamhouse.metadata.postgres.rows import split_lease_keys, to_lease
-from streamhouse.metadata.rows.layer import Row, RowTx, as_uuid
+from streamhouse.metadata.rows.layer import Row, RowTx, as_uuid, optional_uuid
 
 # The clock ticks when the function is done: from then until the statement ends, no other call can store a reading.
 _AND_TICK: Final = """
@@ -120,3 +119,30 @@ def _renewed(key: LeaseKey, row: Row | None) -> RenewOutcome:
     if row is None:
         return RenewOutcome(key=key, renewed=False, lease=None)
     return RenewOutcome(key=key, renewed=row["renewed"], lease=to_lease(key, row))
+
+
+def to_lease(key: LeaseKey, row: Row) -> Lease:
+    return Lease(
+        key=key,
+        topic=row["topic"],
+        agent_id=row["agent_id"],
+        incarnation=optional_uuid(row["incarnation"]),
+        epoch=row["epoch"],
+        acquired_at_ms=row["acquired_at"],
+        expires_at_ms=row["expires_at"],
+        expired=row["expired"],
+        high_watermark=row["high_watermark"],
+    )
+
+
+def split_lease_keys(keys: Sequence[LeaseKey]) -> tuple[list[Any], list[Any], list[Any], list[Any], list[Any]]:
+    """Columns of topic ids, partition ids and their places, and of slots and their places, among ``keys``."""
+    partitions = [(key, place) for place, key in enumerate(keys) if isinstance(key, PartitionKey)]
+    slots = [(key, place) for place, key in enumerate(keys) if isinstance(key, SlotKey)]
+    return (
+        [key.topic_id for key, _ in partitions],
+        [key.partition for key, _ in partitions],
+        [place for _, place in partitions],
+        [key.slot for key, _ in slots],
+        [place for _, place in slots],
+    )

@@ -16,7 +16,7 @@ from streamhouse.metadata.rows.layer import Row, key_columns, to_key
 _MINUTE_MS: Final = 60_000
 _BEGINNING: Final = (2**63 - 1, 2**63 - 1)
 _ROWS_PER_STEP: Final = 100
-"""Turned into objects before the event loop gets its turn: about a millisecond of work."""
+"""Rows that are turned into objects before other tasks of the event loop run: about a millisecond of work."""
 
 # Both bounds on the minute are conditions of the index, so that a page never walks over idle windows that wait for
 # their sweep. OFFSET 0 keeps the look for those from being repeated for every row of the page.

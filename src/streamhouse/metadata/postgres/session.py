@@ -39,13 +39,13 @@ class PostgresSession(asyncpg.Connection):  # type: ignore[misc]  # asyncpg has 
         self._prepared.add(query)
 
     def _drop_local_statement_cache(self) -> None:
-        """asyncpg's, when a type or a table has changed under its statements."""
+        """Called by asyncpg when a type or a table has changed."""
         super()._drop_local_statement_cache()
         self._prepared.clear()
 
 
 class Transactions:
-    """Runs transactions, and remembers of each kind which statements it needs."""
+    """Runs transactions, and remembers which statements each kind of transaction needs."""
 
     def __init__(self) -> None:
         self._statements: dict[str, dict[str, None]] = {}

@@ -13,9 +13,8 @@ from typing import Final, TypeVar
 from streamhouse.core.randomness import Randomness
 from streamhouse.metadata.changes import ChangeHub
 from streamhouse.metadata.contract import Change, MetadataStore
-from streamhouse.metadata.postgres.adoption import PostgresIntents
 from streamhouse.metadata.postgres.agents import PostgresAgents
-from streamhouse.metadata.postgres.commits import PostgresCommits
+from streamhouse.metadata.postgres.commits import PostgresCommits, PostgresIntents
 from streamhouse.metadata.postgres.database import MAX_POOL_SIZE, Database
 from streamhouse.metadata.postgres.groups import PostgresGroups
 from streamhouse.metadata.postgres.leases import PostgresLeases

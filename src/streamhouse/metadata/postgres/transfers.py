@@ -30,7 +30,7 @@ from streamhouse.metadata.postgres.database import Database
 from streamhouse.metadata.postgres.leases import read_leases
 from streamhouse.metadata.rows.layer import Row, RowTx, as_uuid
 
-# Past its deadline an open transfer counts as FAILED, whether or not somebody has come by to write that down.
+# Past its deadline an open transfer counts as FAILED, whether or not that is written down yet.
 _COLUMNS: Final = """
     t.transfer_id, t.topic_id, t.partition_id, t.slot, t.from_agent, t.to_agent, t.epoch, t.reason, t.created_at,
     t.deadline_at, t.target_incarnation, t.target_wal_id,

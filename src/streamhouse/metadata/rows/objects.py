@@ -148,7 +148,6 @@ class ObjectRows(RowStore, Maintenance):
         checks.check_ttl(ttl_ms, "a claim")
 
         async def step(tx: RowTx) -> Claim:
-            await tx.execute(_CLEAN_CLAIMS, name, _MAX_CLEANED)
             while True:
                 row = await tx.fetchrow(_CLAIM, name, owner, ttl_ms)
                 if row is None:
@@ -157,7 +156,10 @@ class ObjectRows(RowStore, Maintenance):
                     )
                 # No row: it was released between the two statements, and is free now.
                 if row is not None:
-                    return _to_claim(row)
+                    break
+            # Last: this skips locked rows, and so never waits while it holds the claim.
+            await tx.execute(_CLEAN_CLAIMS, name, _MAX_CLEANED)
+            return _to_claim(row)
 
         return await self._transact(step)
 

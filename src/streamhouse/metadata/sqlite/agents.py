@@ -60,7 +60,7 @@ def deregister_agent(tx: Tx, agent_id: str, incarnation: UUID) -> bool:
 
 
 def refuse_superseded(tx: Tx, agent_id: str, incarnation: UUID) -> None:
-    """An incarnation that was replaced or has signed off never comes back, even after its successor has gone."""
+    """An incarnation that was replaced or deregistered is refused, even after its successor has gone."""
     if incarnation.hex in _superseded(tx, agent_id):
         raise AgentSuperseded(f"this incarnation of agent {agent_id} was replaced by a newer one, or deregistered")
 

@@ -56,7 +56,7 @@ def judge_leased(tail: Tail, *, epoch: int, base_offset: int, object_stamp_ms: i
 
     ``object_stamp_ms`` is None for an object that is referenced already: it cannot be deleted, whatever its age (R6).
     """
-    leads = epoch == tail.leader_epoch > 0  # before the first lease nobody leads, not even epoch 0
+    leads = epoch == tail.leader_epoch > 0  # before the first lease there is no leader, not even epoch 0
     if not tail.is_open or tail.write_mode != WriteMode.LEASED or not leads:
         return Verdict.FENCED
     if object_stamp_ms is not None and object_stamp_ms < tail.gc_horizon_ms:
@@ -208,7 +208,7 @@ def _committed_before(tx: Tx, append_id: AppendId) -> tuple[Outcomes, int]:
 
 
 def _remember(tx: Tx, append_id: AppendId, outcomes: Outcomes, newest_object_ms: int, *, was_known: bool) -> None:
-    """Only what was committed: a refused partition is judged anew when the commit is sent again."""
+    """Record the committed partitions. A refused one is judged again when the commit is sent again."""
     committed = [outcome for outcome in outcomes.values() if outcome.verdict is Verdict.COMMITTED]
     if not committed or (was_known and all(outcome.repeated for outcome in committed)):
         return

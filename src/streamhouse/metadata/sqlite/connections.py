@@ -13,7 +13,7 @@ from streamhouse.core.limits import MIB
 MEMORY: Final = ":memory:"
 
 FAILURES: Final = (sqlite3.Error, UnicodeDecodeError)
-"""What a statement raises. The latter when the message about a damaged page quotes bytes of it that are no text."""
+"""What a statement raises. UnicodeDecodeError: SQLite's message about a damaged page quotes bytes that are no text."""
 
 _OLDEST_SQLITE: Final = (3, 35, 0)  # RETURNING; generated columns and upserts are older
 _STATEMENT_CACHE: Final = 512  # more than the backend has, so that each is prepared once per connection
@@ -47,7 +47,7 @@ def connect(path: str, *, busy_timeout_ms: int, read_only: bool = False) -> sqli
 
 
 def _check_place(path: str) -> None:
-    """SQLite says "unable to open database file" for all of these; a person needs to know which it is."""
+    """SQLite says "unable to open database file" in all of these cases. Say which one it is."""
     if path == MEMORY:
         return
     parent = Path(path).absolute().parent
@@ -80,7 +80,7 @@ def _set_up(connection: sqlite3.Connection, path: str, *, busy_timeout_ms: int, 
 
 
 def _check_ours(connection: sqlite3.Connection, path: str) -> None:
-    """Before anything is changed in it: even the switch to write-ahead logging would last."""
+    """Called before anything is changed in the file: even the switch to write-ahead logging would stay."""
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if tables and "schema_migrations" not in tables:
         raise MetadataError(
@@ -90,7 +90,7 @@ def _check_ours(connection: sqlite3.Connection, path: str) -> None:
 
 
 def translated(error: sqlite3.Error | UnicodeDecodeError, path: str) -> StreamHouseError:
-    """What went wrong, with the path and what to do."""
+    """The error to raise: what went wrong, where, and what to do."""
     if isinstance(error, UnicodeDecodeError):
         return _damaged(path, error)
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the high bits only refine it

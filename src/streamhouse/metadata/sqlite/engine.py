@@ -48,7 +48,7 @@ class Engine(ABC):
 
     @abstractmethod
     async def stop(self) -> None:
-        """After what was handed over has ended. Idempotent."""
+        """Stop, after the calls under way have ended. Idempotent."""
 
     @abstractmethod
     async def write(self, step: Callable[[Tx], T]) -> T: ...

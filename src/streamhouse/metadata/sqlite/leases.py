@@ -64,7 +64,7 @@ _RECORD_LEASE: Final = """
 
 @dataclass(slots=True, kw_only=True)
 class LeaseStanding:
-    """A key's epoch and watermark, and who holds the lease beside them (nobody yet when ``agent_id`` is None)."""
+    """A key's epoch and watermark, and who holds the lease beside them (``agent_id`` is None: it was never leased)."""
 
     key: LeaseKey
     topic: str | None
@@ -104,7 +104,7 @@ def find_standing(tx: Tx, key: LeaseKey) -> LeaseStanding | None:
 
 
 def find_standings(tx: Tx, keys: Sequence[LeaseKey]) -> dict[LeaseKey, LeaseStanding]:
-    """Those that exist."""
+    """The standings of those keys that exist."""
     partitions = [key for key in keys if isinstance(key, PartitionKey)]
     asked = [(number, *sql_key(key)) for number, key in enumerate(partitions)]
     found: dict[LeaseKey, LeaseStanding] = {}
@@ -282,7 +282,7 @@ def expiry(tx: Tx, ttl_ms: int | None) -> int:
 
 
 def check_binding(tx: Tx, wal_id: UUID, ttl_ms: int | None) -> None:
-    """R2: where the WAL is the durability, nobody leads with another one; elsewhere every lease expires."""
+    """R2: where the WAL is the durability, no agent leads with another one; elsewhere every lease expires."""
     row = tx.row("SELECT durability, wal_id FROM store_info")
     durability, bound = row if row is not None else (None, None)
     if durability == Durability.WAL:
@@ -357,5 +357,5 @@ def _slot_standing(row: Sequence[Any]) -> LeaseStanding:
 
 @lru_cache(maxsize=1024)
 def _uuid_of(digits: str) -> UUID | None:
-    """An agent's leases all carry the same two. ``hex`` of no value is no digits."""
+    """Cached: all leases of an agent have the same two. ``hex(NULL)`` is an empty text."""
     return UUID(hex=digits) if digits else None

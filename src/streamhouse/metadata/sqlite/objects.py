@@ -22,7 +22,7 @@ _DROP: Final = """
 
 
 def add_references(tx: Tx, named: Iterable[ObjectRef]) -> None:
-    """One more reference for each time an object is named."""
+    """Add one reference for each time that an object is named."""
     count: Counter[str] = Counter()
     known: dict[str, ObjectRef] = {}
     for reference in named:
@@ -32,7 +32,7 @@ def add_references(tx: Tx, named: Iterable[ObjectRef]) -> None:
 
 
 def drop_references(tx: Tx, keys: Iterable[str]) -> None:
-    """One reference less for each time an object is named; grace counts from the last one's going (R7)."""
+    """Drop one reference for each time that an object is named. Grace counts from the last one (R7)."""
     count = Counter(keys)
     tx.run_many(_DROP, [{"key": key, "count": count[key], "now": tx.now_ms} for key in sorted(count)])
 

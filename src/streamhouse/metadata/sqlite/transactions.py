@@ -2,7 +2,7 @@
 
 A *step* is a synchronous function ``step(tx, …)``. It knows nothing of threads, retries or event loops. Steps that were
 waiting at the same moment share one transaction, each in a savepoint of its own, so that they share one fsync: a step
-that fails undoes itself only, and nobody learns a result before COMMIT has succeeded.
+that fails undoes itself only, and no caller learns a result before COMMIT has succeeded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MAX_BULK: Final = 256  # rows; times 15 columns this is far below SQLite's 32,7
 
 
 class Tx:
-    """A step's view: statements, the store's time, and what to tell subscribers once it is committed."""
+    """A step's view of its transaction: statements, the store's time, and the changes to publish after the commit."""
 
     __slots__ = ("_connection", "changes", "now_ms")
 
@@ -90,7 +90,7 @@ def _bulk_sql(sql: str, width: int, size: int) -> str:
 
 
 class Job(Generic[T]):
-    """One step to run, and then what became of it."""
+    """One step to run, and its outcome."""
 
     __slots__ = ("changes", "error", "result", "step")
 

@@ -1,4 +1,4 @@
-"""Handing a lease over: pending → accepted → completed, or rejected, or failed by its deadline (S3.19, R20)."""
+"""Handing a lease over: pending → accepted → completed, or rejected, or failed by its deadline (R20)."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def _need(tx: Tx, transfer_id: UUID) -> Transfer:
 
 
 def _transfer_of(row: sqlite3.Row, now_ms: int) -> Transfer:
-    """An open one past its deadline reads as FAILED, whether or not somebody has written that down."""
+    """An open one past its deadline reads as FAILED, whether or not that is written down yet."""
     transfer_id, topic_id, partition, slot, from_agent, to_agent, epoch, text, reason, created_at, deadline = row
     state = TransferState(text)
     if state in OPEN_TRANSFER_STATES and deadline <= now_ms:
