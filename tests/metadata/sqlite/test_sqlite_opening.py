@@ -76,10 +76,12 @@ async def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     async with new_store(path):
         pass
     with sqlite3.connect(path) as raw:
-        raw.execute("INSERT INTO schema_migrations VALUES (?, 'from_the_future', 0)", (schema.SCHEMA_VERSION + 1,))
+        raw.execute(
+            "INSERT INTO schema_migrations VALUES (?, 'from_the_future', 0)", (schema.MIGRATIONS[-1].version + 1,)
+        )
     raw.close()
     before = path.read_bytes()
-    newest = schema.SCHEMA_VERSION
+    newest = schema.MIGRATIONS[-1].version
     with pytest.raises(
         SchemaTooNew, match=rf"\.db has schema version {newest + 1}; this StreamHouse knows up to {newest}"
     ):
