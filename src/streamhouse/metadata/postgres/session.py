@@ -50,17 +50,16 @@ class Transactions:
     def __init__(self) -> None:
         self._statements: dict[str, dict[str, None]] = {}
 
-    async def run(self, session: Any, work: Step[T]) -> T:
-        """``work`` in one transaction. It begins anew when it meets a statement that is not prepared yet."""
-        kind = getattr(work, "func", work).__qualname__  # of a partial, the function's
-        needed = self._statements.setdefault(kind, {})
+    async def run(self, session: Any, step: Step[T]) -> T:
+        """Run a step in one transaction. It starts again when it meets a statement that is not prepared yet."""
+        needed = self._statements.setdefault(getattr(step, "__qualname__", ""), {})
         while True:
             for query in list(needed):
                 if not session.has_prepared(query):
                     await session.make_ready(query)
             try:
                 async with session.transaction():
-                    return await work(PostgresTx(session, prepared_only=True))
+                    return await step(PostgresTx(session, prepared_only=True))
             except _NotPreparedError as unknown:
                 needed[unknown.query] = None
 

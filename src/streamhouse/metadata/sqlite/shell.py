@@ -63,12 +63,12 @@ class Shell(RowStore):
 
 
 class _Call(Generic[P, T]):
-    """A method of the store made of a step: a synchronous function that takes the transaction first.
+    """A descriptor that makes a method of a step, which is a synchronous function that takes the transaction first:
 
         acquire_leases = write(leases.acquire_leases)
 
-    has the step's signature without the transaction, and is awaited. Lists are copied: a cancelled call goes on in its
-    thread while its caller may change them.
+    The method has the step's signature without the transaction, and is awaited. It hands copies of lists and mappings
+    on: a cancelled call continues in its thread, and its caller may change its own meanwhile.
     """
 
     def __init__(self, step: Callable[Concatenate[Tx, P], T]) -> None:
@@ -87,8 +87,9 @@ class _Call(Generic[P, T]):
         shell = store
 
         async def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            given = [tuple(arg) if isinstance(arg, list) else arg for arg in args]
-            return await self._run(shell, lambda tx: self.step(tx, *given, **kwargs))  # type: ignore[arg-type]
+            given: Any = [_copied(arg) for arg in args]
+            named: Any = {name: _copied(arg) for name, arg in kwargs.items()}
+            return await self._run(shell, lambda tx: self.step(tx, *given, **named))
 
         return call
 
@@ -104,3 +105,9 @@ class write(_Call[P, T]):  # noqa: N801
 class read(_Call[P, T]):  # noqa: N801
     async def _run(self, shell: Shell, step: Callable[[Tx], T]) -> T:
         return await shell._read(step)
+
+
+def _copied(argument: object) -> object:
+    if isinstance(argument, list):
+        return tuple(argument)
+    return dict(argument) if isinstance(argument, dict) else argument
