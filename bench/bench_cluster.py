@@ -61,7 +61,7 @@ class Agent:
             metadata=store,
             clock=SystemClock(),
             randomness=ids,
-            info=AgentInfo(agent_id=agent_id, incarnation=ids.uuid(), address=f"{agent_id}:9092"),
+            info=AgentInfo(agent_id=agent_id, incarnation=ids.uuid(), listeners={"kafka": f"{agent_id}:9092"}),
             wal_id=ids.uuid(),
             timings=TIMINGS,
             owner=self.owner,

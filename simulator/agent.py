@@ -303,7 +303,7 @@ class SimAgent:
             metadata=self._metadata,
             clock=self.clock,
             randomness=dice,
-            info=AgentInfo(agent_id=self.name, incarnation=dice.uuid(), address=f"{self.name}:1"),
+            info=AgentInfo(agent_id=self.name, incarnation=dice.uuid(), listeners={"kafka": f"{self.name}:1"}),
             wal_id=wal.wal_id,
             timings=scenario.timings,
             owner=owner,

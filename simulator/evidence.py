@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 
 from simulator.history import Key, Leftovers, RawEntry, RawPartition
+from streamhouse.metadata.sqlite.connections import MEMORY, connect
 from streamhouse.metadata.sqlite.store import SqliteMetadata
 from streamhouse.objectstore.memory import MemoryStore
 
@@ -66,7 +67,11 @@ def dump(metadata: SqliteMetadata) -> bytes:
 
 
 def restore(metadata: SqliteMetadata, data: bytes) -> None:
-    _connection(metadata).deserialize(data)
+    """On a new connection: SQLite crashes when a prepared statement with json_each outlives ``deserialize``."""
+    engine = metadata._engine
+    old, engine._connection = _connection(metadata), connect(MEMORY, busy_timeout_ms=0)
+    old.close()
+    engine._connection.deserialize(data)
 
 
 def _connection(metadata: SqliteMetadata) -> sqlite3.Connection:

@@ -17,7 +17,8 @@ from streamhouse.log.leased.adoption import Adoption, Share
 from streamhouse.log.leased.log import LeasedLog
 from streamhouse.log.leased.partition import PartitionLog
 from streamhouse.metadata.contract import Intent
-from streamhouse.metadata.sqlite import intents
+from streamhouse.metadata.rows import intents
+from streamhouse.metadata.sqlite.store import SqliteMetadata
 from streamhouse.spark.sink_commit import SinkCommit
 
 
@@ -77,20 +78,20 @@ def _adopted_again(stack: ExitStack, world: World, errands: Errands) -> None:
 
         return adopt_intent
 
-    stack.enter_context(replaced(intents, "adopt_intent", make))
+    stack.enter_context(replaced(SqliteMetadata.adopt_intent, "step", make))
 
 
 def _every_manifest_counts(stack: ExitStack, world: World, errands: Errands) -> None:
     def make(original: Any) -> Any:
-        def again(tx: Any, intent: Intent, *, complete: bool) -> Any:
+        async def again(tx: Any, intent: Intent, *, complete: bool) -> Any:
             if (
                 complete
-                and (winner := intents.get_intent(tx, intent.key)) is not None
+                and (winner := await intents.read_intent(tx, intent.key)) is not None
                 and winner.slices != intent.slices
             ):
-                intents._replace(tx, intent)
+                await intents._replace(tx, intent)
                 complete = False
-            return original(tx, intent, complete=complete)
+            return await original(tx, intent, complete=complete)
 
         return again
 

@@ -21,7 +21,7 @@ from streamhouse.log.leased.partition import PartitionLog
 from streamhouse.log.leased.recovery import SortedFrames
 from streamhouse.log.wal import files
 from streamhouse.metadata.contract import Durability
-from streamhouse.metadata.sqlite import commits
+from streamhouse.metadata.sqlite.store import SqliteMetadata
 
 _EXPIRED_MS = 300
 
@@ -73,7 +73,7 @@ def _expiry_ignores_the_horizon(stack: ExitStack, world: World, errands: Errands
     def expire(tx: Any, *, keep_ms: int, limit: int) -> Any:
         return tx.run("DELETE FROM commits WHERE committed_at < ?", (tx.now_ms - _EXPIRED_MS,))
 
-    stack.enter_context(replaced(commits, "expire_commits", lambda original: expire))
+    stack.enter_context(replaced(SqliteMetadata.expire_commits, "step", lambda original: expire))
 
 
 MUTANTS = (

@@ -19,8 +19,9 @@ from streamhouse.core.errors import MetadataError
 from streamhouse.core.ids import AppendId, PartitionKey
 from streamhouse.log.leased.commit import Committer
 from streamhouse.metadata.contract import Durability, SliceOutcome, Verdict
-from streamhouse.metadata.sqlite import commits, leases, objects
+from streamhouse.metadata.sqlite import commits
 from streamhouse.metadata.sqlite.clock import StoreClock
+from streamhouse.metadata.sqlite.store import SqliteMetadata
 
 
 def _fleet(scenario: Scenario) -> bool:
@@ -95,13 +96,13 @@ def _epoch_reset_on_release(stack: ExitStack, world: World, errands: Errands) ->
 
         return release_leases
 
-    stack.enter_context(replaced(leases, "release_leases", make))
+    stack.enter_context(replaced(SqliteMetadata.release_leases, "step", make))
 
 
 def _horizon_not_raised(stack: ExitStack, world: World, errands: Errands) -> None:
     """Vacuum does not raise the horizon, and the store does not look at it."""
     errands.raises_horizon = False
-    stack.enter_context(replaced(objects, "vacuum_horizon_ms", lambda original: lambda tx: tx.now_ms - ORPHAN_AGE_MS))
+    stack.enter_context(replaced(SqliteMetadata, "_HORIZON", lambda original: f"(sh_now_ms() - {ORPHAN_AGE_MS})"))
 
 
 def _horizon_unchecked(stack: ExitStack, world: World, errands: Errands) -> None:
@@ -160,7 +161,7 @@ def _commits_expire_at_once(stack: ExitStack, world: World, errands: Errands) ->
     def expire(tx: Any, *, keep_ms: int, limit: int) -> Any:
         return tx.run("DELETE FROM commits")
 
-    stack.enter_context(replaced(commits, "expire_commits", lambda original: expire))
+    stack.enter_context(replaced(SqliteMetadata.expire_commits, "step", lambda original: expire))
 
 
 def _no_local_deadline(stack: ExitStack, world: World, errands: Errands) -> None:

@@ -40,16 +40,16 @@ async def test_without_being_asked_for_there_is_no_port(tmp_path: Path) -> None:
         assert sh.kafka_addresses == []
         assert sh.agent.kafka is None
         (agent,) = await sh.stores.metadata.list_agents()
-        assert agent.address == "not-listening:0"
+        assert agent.listeners == {}
 
 
 async def test_the_agent_registers_where_clients_reach_it(tmp_path: Path) -> None:
     async with StreamHouse.open(data_dir=str(tmp_path), **LOCAL) as sh:
         (agent,) = await sh.stores.metadata.list_agents()
-        assert [agent.address] == sh.kafka_addresses
+        assert [agent.listeners["kafka"]] == sh.kafka_addresses
     async with StreamHouse.open(data_dir=str(tmp_path), **LOCAL, kafka_advertised="outside:9999") as sh:
         (agent,) = await sh.stores.metadata.list_agents()
-        assert agent.address == "outside:9999"
+        assert agent.listeners == {"kafka": "outside:9999"}
 
 
 async def test_a_taken_port_stops_the_start_and_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ async def view_of(
     metadata: MetadataStore, agent_id: str = "me", address: str = "10.0.0.1:9092"
 ) -> AsyncIterator[ClusterView]:
     view = ClusterView(metadata=metadata, agent_id=agent_id, liveness_timeout_ms=60_000, heartbeat_interval_ms=50)
-    me = await metadata.register_agent(AgentInfo(agent_id=agent_id, incarnation=ME, address=address))
+    me = await metadata.register_agent(AgentInfo(agent_id=agent_id, incarnation=ME, listeners={"kafka": address}))
     await view.start(me, {"inside": Endpoint(host="inner.example", port=1)})
     try:
         yield view
@@ -78,7 +78,9 @@ async def lead(metadata: MetadataStore, agent_id: str, keys: Sequence[PartitionK
 
 
 async def join(metadata: MetadataStore, agent_id: str, address: str) -> int:
-    info = AgentInfo(agent_id=agent_id, incarnation=UUID(int=2), address=address, availability_zone="zone-b")
+    info = AgentInfo(
+        agent_id=agent_id, incarnation=UUID(int=2), listeners={"kafka": address}, availability_zone="zone-b"
+    )
     return (await metadata.register_agent(info)).node_id
 
 

@@ -128,7 +128,10 @@ class FleetAgent:
             clock=fleet.clock,
             randomness=SeededRandomness(fleet.ids.uuid().int),
             info=AgentInfo(
-                agent_id=agent_id, incarnation=self.incarnation, address=f"{agent_id}:9092", agent_group=group
+                agent_id=agent_id,
+                incarnation=self.incarnation,
+                listeners={"kafka": f"{agent_id}:9092"},
+                agent_group=group,
             ),
             wal_id=fleet.wal_id if mode is Mode.SINGLE_NODE else fleet.ids.uuid(),
             timings=timings,
@@ -264,7 +267,7 @@ class Phantom:
             AgentInfo(
                 agent_id=self.holder.agent_id,
                 incarnation=self.holder.incarnation,
-                address="nowhere:1",
+                listeners={"kafka": "nowhere:1"},
                 agent_group=group,
             )
         )

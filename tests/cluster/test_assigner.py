@@ -43,7 +43,7 @@ def make_agent(agent_id: str, *, group: str = "default", heartbeat_ms: int = 0, 
         agent_id=agent_id,
         incarnation=UUID(int=5),
         node_id=1,
-        address="x:1",
+        listeners={"kafka": "x:1"},
         availability_zone="z",
         agent_group=group,
         last_heartbeat_ms=heartbeat_ms,
@@ -167,7 +167,7 @@ def test_the_ring_is_computed_again_only_when_something_changed() -> None:
 
 
 def test_who_counts_as_a_member() -> None:
-    me = AgentInfo(agent_id=ME, incarnation=MY_RUN, address="x:1")
+    me = AgentInfo(agent_id=ME, incarnation=MY_RUN, listeners={"kafka": "x:1"})
     agents = [make_agent("b"), make_agent("c", draining=True), make_agent("d", group="ingest")]
     others = {("default", "b"), ("ingest", "d")}
     assert members_of(agents, me, leaving=False) == others | {("default", ME)}, "though the store does not list it"

@@ -124,7 +124,7 @@ class Router:
         """The agent that holds the lease and a connection to it. Raises Unreachable."""
         try:
             (lease,) = await self._metadata.list_leases(keys=[key]) or (None,)
-            addresses = {agent.agent_id: agent.address for agent in await self._metadata.list_agents()}
+            addresses = {agent.agent_id: agent.listeners["kafka"] for agent in await self._metadata.list_agents()}
         except StreamHouseError as error:
             raise Unreachable(str(error)) from error
         if lease is None or lease.expired or lease.agent_id not in addresses:

@@ -23,7 +23,7 @@ from streamhouse.metadata.contract import (
     ProducerState,
     WriteMode,
 )
-from streamhouse.metadata.documents import AdoptedShare, Control, IndexEntry, Pending
+from streamhouse.metadata.documents import AdoptedShare, Control, IndexEntry, PendingAppend
 
 KEY = PartitionKey(TopicId(UUID(int=7)), 3)
 INT64_MAX = 2**63 - 1
@@ -83,7 +83,7 @@ producers = st.builds(
     updated_at_ms=times,
 )
 pendings = st.builds(
-    Pending,
+    PendingAppend,
     append_id=st.uuids(),
     entries=runs(),
     batches=st.lists(batch_outcomes, max_size=3).map(tuple),
@@ -169,7 +169,7 @@ ENTRY = IndexEntry(
     ),
     running_max_timestamp_ms=30,
 )
-PENDING = Pending(append_id=AppendId(UUID(int=1)), entries=(ENTRY,))
+PENDING = PendingAppend(append_id=AppendId(UUID(int=1)), entries=(ENTRY,))
 CONTROL = Control(log_state=LogState.OPEN, sequence_counter=5, pending=PENDING)
 SOURCES = (
     CompactionSource(base_offset=0, end_offset=4, object_key="wal-shared/abc"),

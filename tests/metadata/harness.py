@@ -232,7 +232,9 @@ class Backend:
 
     async def register(self, holder: Holder) -> Agent:
         return await self.store.register_agent(
-            AgentInfo(agent_id=holder.agent_id, incarnation=holder.incarnation, address=f"{holder.agent_id}:9092")
+            AgentInfo(
+                agent_id=holder.agent_id, incarnation=holder.incarnation, listeners={"kafka": f"{holder.agent_id}:9092"}
+            )
         )
 
     async def lead(self, key: LeaseKey, holder: Holder | None = None, *, ttl_ms: int = TTL_MS) -> Lease:

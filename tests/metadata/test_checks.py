@@ -36,7 +36,7 @@ LEASED = leased_slice(KEY, REF, batch(2), epoch=1, base=0)
 LEADERLESS = leaderless_slice(KEY, batch(2))
 INTENT_KEY = IntentKey(query_id="q", topic_id=KEY.topic_id, batch_id=0)
 PIECE = intent_slice(0, REF)
-AGENT = AgentInfo(agent_id="a", incarnation=UUID(int=2), address="a:9092")
+AGENT = AgentInfo(agent_id="a", incarnation=UUID(int=2), listeners={"kafka": "a:9092"})
 GROUP_SLOT = slot_of("group")
 
 

@@ -10,7 +10,6 @@ from streamhouse.core.clock import ManualClock
 from streamhouse.core.errors import ObjectExists, ObjectNotFound, StoreUnavailable
 from streamhouse.core.limits import GIB, MIB
 from streamhouse.core.randomness import SeededRandomness
-from streamhouse.objectstore.costs import request_cost_usd, storage_cost_usd_month
 from streamhouse.objectstore.faults import Fault, FaultyStore, ScriptedFaults
 from streamhouse.objectstore.memory import MemoryStore
 from streamhouse.objectstore.metering import (
@@ -21,6 +20,8 @@ from streamhouse.objectstore.metering import (
     Totals,
     UsageScan,
     merge,
+    request_cost_usd,
+    storage_cost_usd_month,
 )
 from streamhouse.objectstore.objects import Operation
 from streamhouse.objectstore.retries import RetryingStore

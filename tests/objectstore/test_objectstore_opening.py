@@ -11,7 +11,6 @@ from streamhouse.core.errors import InvalidSetting, StoreMisconfigured
 from streamhouse.core.randomness import SystemRandomness
 from streamhouse.objectstore.cloud import CloudStore
 from streamhouse.objectstore.local import LocalStore
-from streamhouse.objectstore.memory import MemoryStore
 from streamhouse.objectstore.opening import StoreOptions, open_store, s3_config
 from streamhouse.objectstore.probe import check_store
 
@@ -41,14 +40,6 @@ async def test_a_missing_directory_is_refused_if_asked(tmp_path: Path) -> None:
         )
 
 
-async def test_every_memory_store_is_a_new_one() -> None:
-    one, two = [await open_store("memory://", clock=CLOCK, randomness=RANDOMNESS) for _ in range(2)]
-    assert isinstance(one, MemoryStore)
-    await one.put("a", b"1")
-    assert [info async for info in two.list()] == []
-    await check_store(one, clock=CLOCK, randomness=RANDOMNESS)
-
-
 @pytest.mark.parametrize(
     ("url", "shown"),
     [
@@ -74,7 +65,7 @@ async def test_a_bucket_is_opened_without_a_word_to_the_server(url: str, shown: 
         "ftp://host/x",
         "file://relative/path",
         "file:///a/../b",
-        "memory://name",
+        "memory://",
         "s3://",
         "s3:///prefix",
         "s3://UPPER",

@@ -88,6 +88,6 @@ async def test_the_wait_is_told_once_with_its_reason(
 ) -> None:
     monkeypatch.setattr(probe, "TELL_WAITING_S", 0.1)
     with caplog.at_level(logging.WARNING), pytest.raises(StoreUnavailable):
-        await wait_for(Away(*[DOWN] * 10_000), wait_s=0.5)
+        await wait_for(Away(*[DOWN] * 10_000), wait_s=3)  # long enough to be told on a busy machine
     told = [record.getMessage() for record in caplog.records]
     assert told == [f"waiting for the object store memory://: {DOWN.message}"]

@@ -50,7 +50,7 @@ from streamhouse.log.wal.opening import open_wal
 from streamhouse.log.wal.options import WalOptions
 from streamhouse.log.wal.recovery import Recovered
 from streamhouse.log.wal.wal import Wal
-from streamhouse.metadata.contract import AgentInfo, Durability
+from streamhouse.metadata.contract import KAFKA_LISTENER, AgentInfo, Durability
 
 _GIVE_BACK_S: Final = 5.0
 _BUSY_SEGMENT_BYTES: Final = 4 * MIB
@@ -62,7 +62,7 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentIdentity:
     agent_id: str
-    address: str
+    address: str | None
     zone: str
 
 
@@ -155,7 +155,7 @@ class Agent:
             await self.member.start()
             return
         await door.bind()
-        await self.member.start(address=door.address)
+        await self.member.start(listeners={KAFKA_LISTENER: door.address})
         try:
             assert self.member.agent is not None
             await door.broker.view.start(self.member.agent, door.endpoints)
@@ -391,7 +391,7 @@ def _member(around: Surroundings, wal: Wal, owner: LogOwner) -> Member:
         info=AgentInfo(
             agent_id=around.identity.agent_id,
             incarnation=around.randomness.uuid(),
-            address=around.identity.address,
+            listeners={} if around.identity.address is None else {KAFKA_LISTENER: around.identity.address},
             availability_zone=around.identity.zone,
             agent_group=around.settings.agent.group,
         ),

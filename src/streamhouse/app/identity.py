@@ -12,14 +12,13 @@ from streamhouse.core.randomness import Randomness
 from streamhouse.core.settings import Settings
 
 _FILE: Final = "agent.id"
-_NOWHERE: Final = "not-listening:0"
 
 
 def agent_identity(settings: Settings, randomness: Randomness) -> AgentIdentity:
     """Raises InvalidSetting when the data directory cannot keep the name."""
     return AgentIdentity(
         agent_id=settings.agent.id or _kept_name(settings.data_dir, randomness),
-        address=settings.agent.address or _NOWHERE,
+        address=settings.agent.address,
         zone=settings.agent.zone,
     )
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from streamhouse.app.belonging import bind_object_store
 from streamhouse.app.metadata_progress import check_object_store
+from streamhouse.app.store_binding import bind_object_store
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import InvalidSetting
 from streamhouse.core.randomness import Randomness

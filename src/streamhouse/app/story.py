@@ -21,7 +21,7 @@ from streamhouse.core.errors import CorruptData, NotLeader, TopicExists
 from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.core.randomness import Randomness
 from streamhouse.core.settings import Settings
-from streamhouse.metadata.contract import Lease, NewTopic, ScanRange, Topic
+from streamhouse.metadata.contract import KAFKA_LISTENER, Lease, NewTopic, ScanRange, Topic
 from streamhouse.wire.codecs import Codec
 from streamhouse.wire.records import build_batch
 
@@ -171,7 +171,8 @@ async def _check(actors: Sequence[Actor], written: dict[PartitionKey, int]) -> N
 async def _tell_agents(stores: Stores, tell: Tell) -> None:
     agents = await stores.metadata.list_agents()
     rows: list[list[Cell]] = [
-        [agent.agent_id, agent.address, agent.availability_zone, agent.last_heartbeat_ms] for agent in agents
+        [agent.agent_id, agent.listeners.get(KAFKA_LISTENER, ""), agent.availability_zone, agent.last_heartbeat_ms]
+        for agent in agents
     ]
     tell("The agents", ["agent_id", "address", "availability_zone", "last_heartbeat"], rows)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from dataclasses import dataclass
 
-from streamhouse.metadata.contract import Agent
+from streamhouse.metadata.contract import KAFKA_LISTENER, Agent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +38,8 @@ def cluster_id_text(raw: bytes) -> str:
 
 
 def node_of(agent: Agent) -> Node | None:
-    """None for an agent that does not listen."""
-    host, _, port = agent.address.rpartition(":")
+    """None for an agent without a Kafka listener."""
+    host, _, port = agent.listeners.get(KAFKA_LISTENER, "").rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
         return None
     return Node(

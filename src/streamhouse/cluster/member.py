@@ -16,7 +16,7 @@ end the member: ``stop``, and a second process with the same agent id. Must not 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -171,15 +171,15 @@ class Member:
 
     # Beginning and end.
 
-    async def start(self, *, address: str | None = None) -> None:
+    async def start(self, *, listeners: Mapping[str, str] | None = None) -> None:
         """Register and start the loops. A single node has opened everything when this returns; an agent of a fleet
         acquires its leases afterwards.
 
-        ``address``: where clients reach this agent, if that was not known when the member was made.
+        ``listeners``: where clients reach this agent, if that was not known when the member was made.
         Raises AgentSuperseded, MetadataUnavailable and what else registering raises; nothing runs then.
         """
-        if address is not None:
-            self._info = replace(self._info, address=address)
+        if listeners is not None:
+            self._info = replace(self._info, listeners=listeners)
         await self._register()
         if self._mode is Mode.SINGLE_NODE:
             try:

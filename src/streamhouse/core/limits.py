@@ -94,6 +94,7 @@ MAX_SESSION_PARTITIONS: Final = 200_000  # of all fetch sessions, 400 bytes each
 
 # Names.
 MAX_AGENT_ID_BYTES: Final = 256  # an id is written into every lease and heartbeat row
+MAX_LISTENERS_PER_AGENT: Final = 16  # one for each protocol that clients speak
 MAX_JSON_METADATA_BYTES: Final = 64 * KIB  # an agent's free-form metadata
 MAX_NAME_BYTES: Final = 1024  # query ids, claims, owners, reasons: keys of rows, or a line of text
 

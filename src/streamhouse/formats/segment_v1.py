@@ -1,4 +1,4 @@
-"""The segment, STRM version 1 (S3.15): one partition's batches in one object. Its ends: head and footer.
+"""The segment, STRM version 1: one partition's batches in one object. Its ends: head and footer.
 
     0      4         6       8                                      index offset   size-96        size
     ┌──────┬─────────┬───────┬─────────┬─────────┬───┬──────────────┬──────────────┬──────────────┐
@@ -27,8 +27,8 @@
     big endian; end offset is the last offset covered, included, as in a metadata entry
     flags: 0 sparse: key compaction dropped records, so there are fewer records than offsets (R18)
 
-The footer's CRC covers the index's, the index's covers each block's: whoever starts at the footer can trust every byte
-that it leads to. Raw blocks lie end to end without anything between them, so any run of them is a run of batches.
+The footer's CRC covers the index's, the index's covers each block's: a reader that starts at the footer can trust every
+byte that it leads to. Raw blocks lie end to end without anything between them, so any run of them is a run of batches.
 
 Owns the head, the footer and what a block is called. Must not do IO. The writer, the index and the reader have files of
 their own.
@@ -91,7 +91,7 @@ class BlockInfo:
     record_count: int
     max_timestamp_ms: int
     crc32c: int
-    """Of the stored bytes."""
+    """Over the stored bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,11 +44,11 @@ _WORTH_COMPRESSING: Final = 15 / 16
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedSegment:
     buffers: tuple[BytesLike, ...]
-    """What ``append`` had not given out yet."""
+    """The buffers that ``append`` had not returned yet."""
     footer: Footer
     blocks: tuple[BlockInfo, ...]
     size: int
-    """Of the whole object."""
+    """Bytes of the whole object."""
 
 
 class SegmentWriter:

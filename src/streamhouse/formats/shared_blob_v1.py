@@ -1,4 +1,4 @@
-"""The shared blob, LLS1 (S2.6): one flush of many partitions in one object. Reading and checking.
+"""The shared blob, LLS1: one flush of many partitions in one object. Reading and checking.
 
     0      4             8                                                             8 + header length
     ┌──────┬─────────────┬───────────────────────────────────────────────────────────┬────────┬────────┬───

@@ -71,9 +71,9 @@ class ScanResult:
     end_position: int
     """The byte after the last good frame."""
     highest_synced_lsn: int
-    """Of every frame of this generation in the file, also beyond the break."""
+    """The highest last-synced LSN in any frame of this generation, also beyond the break."""
     highest_stray_lsn: int
-    """NO_HEADER only: the highest LSN of this WAL's frames in the file, of whatever generation; 0 for none."""
+    """NO_HEADER only: the highest LSN of this WAL's frames in the file, in any generation; 0 for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ class WalSequence:
     discarded: tuple[ScanResult, ...]
     """Written after an unsynced break: nothing in them was acknowledged. Delete them before writing again."""
     spare: tuple[ScanResult, ...]
-    """Files without a readable header and without anything of worth."""
+    """Files without a readable header and without a frame of this WAL."""
     next_lsn: int | None
     """What the next file starts with; None without a live file."""
     next_generation: int

@@ -1,4 +1,7 @@
-"""What a well-formed call looks like, checked once for every backend before anything is sent. Pure."""
+"""Checks of the arguments of every call, the same for each backend. Pure.
+
+PostgreSQL is asked only after them. SQLite runs some of them inside the step, before its first statement.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ def check_text(
 ) -> None:
     """PostgreSQL stores no NUL and no lone surrogate, so no backend takes them: all must behave alike.
 
-    ``may_hold_nul``: every backend finds a way to keep it.
+    ``may_hold_nul``: the backends encode it.
     """
     if not text and not may_be_empty:
         raise InvalidRequest(f"{what} is empty")
@@ -55,19 +58,19 @@ def check_text(
 
 
 def check_ttl(ttl_ms: int, what: str) -> None:
-    """Pins, claims, flush requests and transfers; leases have ``check_lease_keys``."""
+    """For pins, claims, flush requests and transfers; leases have ``check_lease_keys``."""
     if not 1 <= ttl_ms <= limits.MAX_TTL_MS:
         raise InvalidRequest(f"{what} for {ttl_ms} ms; 1 to {limits.MAX_TTL_MS} are possible")
 
 
 def check_duration(duration_ms: int, what: str) -> None:
-    """How long ago, how old, how idle: anything that is subtracted from the clock."""
+    """For ages, idle times and grace periods: any number that is subtracted from the clock."""
     if not 0 <= duration_ms <= _INT64_MAX:
         raise InvalidRequest(f"{what} of {duration_ms} ms")
 
 
 def check_sweep_limit(limit: int) -> None:
-    """The ``limit`` of every call that cleans up or lists what to clean up."""
+    """For the ``limit`` of every call that deletes rows, or lists rows to delete."""
     if limit < 1:
         raise InvalidRequest(f"a limit of {limit}; 1 is the least")
     _at_most(limit, limits.MAX_ROWS_PER_SWEEP, "rows in one call")
@@ -78,7 +81,7 @@ def check_keys(keys: Sequence[LeaseKey] | Sequence[PartitionKey] | Sequence[str]
 
 
 def check_stamps(stamps: Mapping[str, int]) -> None:
-    """Objects by key, with their creation stamps."""
+    """``stamps``: the creation stamp of each object, by key."""
     _at_most(len(stamps), limits.MAX_KEYS_PER_CALL, "objects in one call")
     for key, created_ms in stamps.items():
         if not 0 <= created_ms <= _INT64_MAX:
@@ -98,7 +101,10 @@ def check_binding(durability: Durability, wal_id: UUID | None) -> None:
 
 def check_agent(info: AgentInfo) -> None:
     check_agent_id(info.agent_id)
-    check_text(info.address, "an agent's address")
+    _at_most(len(info.listeners), limits.MAX_LISTENERS_PER_AGENT, "listeners of an agent")
+    for name, address in info.listeners.items():
+        check_text(name, "a listener's name")
+        check_text(address, f"the address of listener {name[:64]!r}")
     check_text(info.availability_zone, "an availability zone")
     check_text(info.agent_group, "an agent group")
     try:
@@ -209,7 +215,7 @@ def check_group_counts(group_id: str, *, generation: int, member_count: int) -> 
 
 
 def check_fence(group_id: str, fence: SlotFence) -> None:
-    """A fence that is not the group's own slot would let a coordinator write that nobody can fence off (R1)."""
+    """A fence that is not the group's own slot would let a coordinator write that cannot be fenced off (R1)."""
     if fence.slot != slot_of(group_id):
         raise InvalidRequest(f"group {group_id[:64]!r} lives in {slot_of(group_id)}, not in {fence.slot}")
     if fence.epoch < 1:
@@ -238,7 +244,7 @@ def check_compaction(compaction: Compaction) -> None:
 
 
 def _check_target(compaction: Compaction) -> None:
-    """What a backend stores as it is, and a reader then trusts (R18)."""
+    """Check every field that a backend stores unchanged and that a reader then trusts (R18)."""
     target, ref = compaction.target, compaction.object
     where = f"the target of {compaction.key}'s compaction"
     if target.kind is not EntryKind.COMPACTED:
@@ -262,7 +268,7 @@ def _check_target(compaction: Compaction) -> None:
 
 
 def check_thinning(compaction: Compaction, high_watermark: int) -> None:
-    """R18: the newest entry is never key-compacted. Counts do not tell whose records are missing, so none may be."""
+    """R18: the newest entry is never key-compacted. A count does not say which records are missing, so none may be."""
     target = compaction.target
     thinned = target.record_count < target.end_offset - target.base_offset + 1
     if thinned and target.end_offset + 1 >= high_watermark:
@@ -294,7 +300,7 @@ def check_definition(kind: str, name: str, *, document: str | None = None, statu
 
 
 def check_definition_count(count: int, kind: str) -> None:
-    """Before one more is made."""
+    """Called before a definition is added. ``count``: how many there are."""
     _at_most(count + 1, limits.MAX_DEFINITIONS, f"definitions of kind {kind}")
 
 

@@ -75,7 +75,7 @@ class ProducerWindow:
         return (last.base_sequence + last.record_count) % SEQUENCE_MODULUS
 
     def record(self, batch: BatchRun, base_offset: int) -> None:
-        """Note an appended batch, whatever its sequence: the judge has spoken, or a leader has."""
+        """Note an appended batch. Its sequence is not checked: ``judge`` or the leader has done that."""
         if batch.producer_epoch != self.producer_epoch:
             self.producer_epoch = batch.producer_epoch
             self.batches.clear()

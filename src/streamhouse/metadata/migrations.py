@@ -25,7 +25,7 @@ class Migration:
 
 
 def load_migrations(package: str) -> tuple[Migration, ...]:
-    """Those of ``package`` (such as ``streamhouse.metadata.sqlite``), in order."""
+    """The migrations of ``package`` (such as ``streamhouse.metadata.sqlite``), in order."""
     found: dict[int, Migration] = {}
     for file in resources.files(package).joinpath("migrations").iterdir():
         match = _FILE_NAME.fullmatch(file.name)
@@ -44,7 +44,7 @@ def load_migrations(package: str) -> tuple[Migration, ...]:
 
 
 def pending_migrations(known: Sequence[Migration], applied: Collection[int], *, where: str) -> tuple[Migration, ...]:
-    """What is still to be run on the database at ``where``; refuses one that a newer StreamHouse has written."""
+    """The migrations that the database at ``where`` lacks. Raises SchemaTooNew if a newer StreamHouse wrote it."""
     newest = known[-1].version
     if applied and max(applied) > newest:
         raise SchemaTooNew(

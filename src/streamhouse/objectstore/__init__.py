@@ -1,4 +1,4 @@
-"""Objects: written once under a name nobody else uses, never changed, read whole or by range, listed, deleted.
+"""Objects: written once under a name of their own, never changed, read whole or by range, listed, deleted.
 
     contract.py     what every store promises; the checks that are the same for all of them
     local.py        a directory, durable          memory.py   a dictionary, for tests and the simulator

@@ -23,7 +23,7 @@ class AwsProfile:
 
 
 def read_profile(name: str | None, environ: Mapping[str, str]) -> AwsProfile:
-    """The named profile, else AWS_PROFILE, else "default". Only a profile somebody named must exist."""
+    """The named profile, else AWS_PROFILE, else "default". Only a profile that was named must exist."""
     wanted = name or environ.get("AWS_PROFILE")
     profile = wanted or "default"
     credentials = _section(_file(environ, "AWS_SHARED_CREDENTIALS_FILE", "credentials"), profile)

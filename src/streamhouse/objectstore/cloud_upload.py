@@ -5,7 +5,7 @@ key of their own (keys.py), which is then copied to the real key on that conditi
 CompleteMultipartUpload carries ``If-None-Match: *``. The real key therefore has a put's promise as far as the server
 keeps that condition. MinIO does (and AWS says so); SeaweedFS judges it a moment before it publishes, so that of uploads
 to one key *at the same time* several may be told that they created it. One of them is there then, whole. Our keys carry
-a UUID, so nobody races for one.
+a UUID, so two writers never use the same.
 
     threshold not reached   →  one create-only PUT at the end, nothing staged
     above                   →  parts → staged object → copy if absent → delete the staged object
@@ -76,7 +76,7 @@ class CloudUpload(Upload):
             await self._store.put(self.key, self._held)
 
     async def _join(self, writer: AsyncWritableFile) -> None:
-        """Complete the parts into the staged object. Whatever comes of it, there may be one to delete from here on."""
+        """Complete the parts into the staged object. Even if this fails, there may be one to delete from here on."""
         self._writer, self._staged = None, True
         try:
             with self._store.translated("upload", self.key):

@@ -9,8 +9,8 @@ A store keeps these promises; a wrapper (retries, metering, faults) keeps them t
 * ``delete`` of a missing key is fine.
 * An error is one of core/errors/. After StoreUnavailable, a time-out or a cancellation it is unknown whether the call
   took effect; all other errors mean that it did not.
-* Data handed to a put or a write is not copied first: nobody may change it until the call has returned, and not at all
-  after a call that was cancelled, because the store may still be reading it.
+* Data handed to a put or a write is not copied first: the caller must not change it until the call has returned, and
+  not at all after a call that was cancelled, because the store may still be reading it.
 
 The public methods here check arguments and answers; a store fills in the underscored ones.
 """

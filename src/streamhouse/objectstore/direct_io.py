@@ -1,5 +1,5 @@
 """Large files past the page cache. The reader has caches of its own for what is wanted soon; to keep it in the kernel's
-as well costs a copy, fresh memory for it, and the disk's patience when all of that is synced.
+as well costs a copy, fresh memory for it, and a longer wait for the disk when all of that is synced.
 
 Buffers, positions and lengths must be aligned: bytes are staged, and what fills up the last block is cut off again.
 File systems that cannot do it say so at the first try, and are written the usual way from then on.
@@ -19,7 +19,7 @@ from typing import Final
 from streamhouse.core.limits import MIB
 
 MIN_DIRECT_BYTES: Final = MIB // 4
-"""Below, staging and aligning cost more than they save."""
+"""Below this size, staging and aligning cost more than they save."""
 
 _STAGE_BYTES: Final = MIB // 2
 _BLOCK_BYTES: Final = 4096

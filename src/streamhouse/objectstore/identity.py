@@ -1,7 +1,7 @@
-"""Is what lies under this key what I meant to write? (R11)
+"""Find out whether the object under a key is the one that this writer meant to write (R11).
 
-A put that succeeded late answers "taken" for ever after. On a key nobody else can have, equal length and CRC-32C say
-that the object is ours. Reads the object in pieces; decides nothing else.
+A put that succeeded late answers "taken" for ever after. On a key that no other writer can have, equal length and
+CRC-32C say that the object is ours. Reads the object in pieces; decides nothing else.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Readable(Protocol):
 
 
 async def holds(store: Readable, key: str, expected: Fingerprint) -> bool:
-    """False also when the object has gone in the meantime: then nobody may say that it was ours."""
+    """False also when the object has gone in the meantime: then it cannot be said that it was ours."""
     try:
         if (await store.head(key)).size_bytes != expected.size_bytes:
             return False

@@ -1,14 +1,14 @@
 """Every object key, built and parsed. No other module may spell one.
 
-    wal-shared/{created_ms:13}-{uuid}.lls1                                              a shared blob (S2.4)
+    wal-shared/{created_ms:13}-{uuid}.lls1                                              a shared blob
     topics/{topic_id}/{partition:05}/segments/{base:20}-{epoch:10}-{created_ms:13}-{uuid}.strm
-    topics/{topic_id}/{partition:05}/compacted/{base:20}-{end:20}-{created_ms:13}-{uuid}.strm     (S2.36)
+    topics/{topic_id}/{partition:05}/compacted/{base:20}-{end:20}-{created_ms:13}-{uuid}.strm
     upload-staging/{created_ms:13}-{uuid}.part                                          an upload not yet published
     store-probe/{created_ms:13}-{uuid}                                                  a start-up check
     cluster-id                                                                          whose object store this is
     metadata-progress/{progress:020}                                                    how new the metadata was
 
-* The UUID makes a key nobody else's; with create-only puts that is what lets a writer know its own object (R11).
+* The UUID makes a key unique; with create-only puts that is what lets a writer know its own object (R11).
 * ``created_ms`` is when the writer named the object; vacuum compares it with the horizon (R6). Blobs sort by it.
 * The topic's id, not its name: a recreated topic never sees old data (R19). It is written as 32 hexadecimal digits and
   not as Kafka's base64, because two base64 ids may differ in nothing but case, and a file system may not.
@@ -140,7 +140,7 @@ ObjectKey = SharedBlobKey | SegmentKey | CompactedKey | StagingKey | ProbeKey
 
 
 def parse(key: str) -> ObjectKey | None:
-    """None for what no builder here makes: a foreign object, which nobody may touch."""
+    """None for what no builder here makes: a foreign object, which must not be touched."""
     try:
         return _parse(key)
     except InvalidRequest:
@@ -191,7 +191,7 @@ def created_between(prefix: str, *, from_ms: int | None = None, before_ms: int |
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectUri:
-    """An object's full address: the store's URL, and the key in it (S2.36)."""
+    """An object's full address: the store's URL, and the key in it."""
 
     store_url: str
     key: ObjectKey

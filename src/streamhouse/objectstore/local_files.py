@@ -98,7 +98,7 @@ class DurableFiles:
         except FileExistsError:
             if os.path.isdir(final):
                 raise InvalidRequest(f"{key} cannot be an object in {self.root}: it is a directory of others") from None
-            # Whoever linked it may not have synced the directory yet, and the caller may take it for its own (R11).
+            # The process that linked it may not have synced the directory yet; the caller may call it its own (R11).
             _fsync_directory(directory)
             raise ObjectExists(f"{key} exists already in {self.root}") from None
         _fsync_directory(directory)
@@ -128,7 +128,7 @@ class DurableFiles:
         return _info(key, found)
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Not fsynced: a delete undone by a crash leaves garbage that nothing refers to, and vacuum finds it again."""
+        """Not fsynced: a delete undone by a crash leaves garbage that nothing refers to."""
         for key in keys:
             with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 os.unlink(os.path.join(self.root, key))
@@ -154,7 +154,7 @@ class DurableFiles:
                 os.mkdir(directory)
             _fsync_directory(os.path.dirname(directory))
         if not missing:
-            # A root that was there may have been made a moment ago; one we may not see into was made by somebody else.
+            # A root that was there may be brand new. If we may not look into its parent, another process made it.
             with suppress(PermissionError):
                 _fsync_directory(os.path.dirname(self.root))
 

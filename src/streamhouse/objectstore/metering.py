@@ -1,11 +1,15 @@
-"""Count what a store is asked to do, and what that would cost on S3 (S2.31).
+"""Count what a store is asked to do, and what that would cost on S3.
 
     Meter           the counters; several stores of a process may share one
     MeteredStore    a store that counts what passes through it: put it inside the retries, so that tries are counted
     UsageScan       how much is stored, found by listing now and then through the metered store (which counts as well)
 
-Counters only grow, so those of several processes may be summed; what is stored is the same for all of them, so of
-gauges the largest is taken. Changes nothing that passes.
+Counters only grow, so those of several processes may be summed. What is stored is the same for all of them, so the
+largest gauge counts. Nothing that passes through is changed.
+
+Costs are an estimate for comparing, not for paying: S3 Standard in us-east-1, list prices of 2026 without tax, discount
+or free tier. All requests count, whether they succeeded or not; every byte has the price of the first 50 TB; transfer
+costs nothing.
 """
 
 from __future__ import annotations
@@ -13,21 +17,42 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from streamhouse.core.clock import Clock
-from streamhouse.core.limits import MAX_LIST_PAGE
+from streamhouse.core.limits import GIB, MAX_LIST_PAGE
 from streamhouse.objectstore.contract import ObjectStore, WrappedStore
-from streamhouse.objectstore.costs import request_cost_usd, storage_cost_usd_month
 from streamhouse.objectstore.objects import Fetched, ListPage, ObjectInfo, Operation
 from streamhouse.objectstore.upload import Upload
 
 T = TypeVar("T")
 
+USD_PER_1000_WRITES: Final = 0.005  # PUT, COPY, POST, LIST
+USD_PER_1000_READS: Final = 0.0004  # GET, HEAD and everything else
+USD_PER_GIB_MONTH: Final = 0.023  # S3 means 2**30 when it says GB
+
+USD_PER_1000: Final[Mapping[Operation, float]] = {
+    Operation.PUT: USD_PER_1000_WRITES,
+    Operation.MULTIPART: USD_PER_1000_WRITES,
+    Operation.LIST: USD_PER_1000_WRITES,
+    Operation.GET: USD_PER_1000_READS,
+    Operation.RANGE_GET: USD_PER_1000_READS,
+    Operation.HEAD: USD_PER_1000_READS,
+    Operation.DELETE: 0.0,
+}
+
+
+def request_cost_usd(requests: Mapping[Operation, int]) -> float:
+    return sum(count * USD_PER_1000[operation] for operation, count in requests.items()) / 1000
+
+
+def storage_cost_usd_month(stored_bytes: int) -> float:
+    return stored_bytes / GIB * USD_PER_GIB_MONTH
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """Of one kind of request. ``errors`` are among the ``requests``; ``bytes`` are bodies that arrived whole."""
+    """One kind of request. ``requests`` includes ``errors``; ``bytes`` counts bodies that arrived whole."""
 
     requests: int = 0
     errors: int = 0
@@ -81,7 +106,7 @@ class MeterReading:
 
 
 def merge(readings: Iterable[MeterReading]) -> MeterReading:
-    """Of several processes on one store: counters are summed, of what is stored the largest is taken (S2.31)."""
+    """The snapshots of several processes on one store as one: counters are summed, the largest gauge counts."""
     totals = dict.fromkeys(Operation, Totals())
     stored: StoredUsage | None = None
     for reading in readings:

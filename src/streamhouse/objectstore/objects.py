@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Operation(StrEnum):
-    """The kinds of request, as S3 bills them and as faults are aimed."""
+    """The kinds of request, as S3 bills them. Faults are chosen by them too."""
 
     PUT = "put"
     GET = "get"

@@ -1,7 +1,6 @@
 """From a URL to a store.
 
     file:///var/lib/streamhouse/objects      a local directory, durable
-    memory://                                a dictionary, gone with its process; every call opens a new one
     s3://bucket/prefix                       S3 and what speaks it
     gs://bucket/prefix    az://container/prefix    as obstore finds their credentials and account in the environment
 
@@ -32,7 +31,6 @@ from streamhouse.objectstore.checks import is_key
 from streamhouse.objectstore.cloud import Client, CloudStore
 from streamhouse.objectstore.contract import ObjectStore
 from streamhouse.objectstore.local import LocalStore
-from streamhouse.objectstore.memory import MemoryStore
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig, S3Config
@@ -80,15 +78,11 @@ async def open_store(
             return await LocalStore.open(
                 root, clock=clock, randomness=randomness, create=options.create, direct_io=options.direct_io
             )
-        case "memory":
-            if url.rstrip("/") != "memory:":
-                raise InvalidSetting(f"{mask_url(url)!r} names a place in memory", hint="write memory://")
-            return MemoryStore(clock=clock)
         case "s3" | "gs" | "az" as scheme:
             return _open_cloud(scheme, url, options, environ, clock=clock, randomness=randomness)
     raise InvalidSetting(
         f"{mask_url(url)!r} is not the URL of an object store",
-        hint="use file:///directory, memory://, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix",
+        hint="use file:///directory, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix",
     )
 
 

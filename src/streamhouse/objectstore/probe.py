@@ -1,7 +1,7 @@
-"""Does this store answer, and does it keep its word? Asked once at start, in one clear line.
+"""A check at the start: the store answers, and it does what the contract promises.
 
-Some servers accept ``If-None-Match`` and ignore it. On such a store a zombie's upload could replace a live object, so
-create-only puts are tried out rather than believed.
+Some servers accept ``If-None-Match`` and ignore it. On such a store the upload of a fenced agent could replace a live
+object, so create-only puts are tried out.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from streamhouse.objectstore.cloud import CloudStore
 from streamhouse.objectstore.contract import ObjectStore
 from streamhouse.objectstore.keys import ProbeKey
 
-WAIT_S: Final = 30.0  # as long as for PostgreSQL
-TELL_WAITING_S: Final = 2.0  # a person at a terminal begins to wonder; a server that restarts is back by then
+WAIT_S: Final = 30.0  # a server that restarts is back by then
+TELL_WAITING_S: Final = 1.0  # with the start of the process: a person at a terminal reads it within 2 s
 _BACKOFF: Final = Backoff(first_ms=50, longest_ms=1_000)
 
 _log = logging.getLogger(__name__)
@@ -35,10 +35,10 @@ _log = logging.getLogger(__name__)
 async def wait_for_store(
     store: ObjectStore, *, clock: Clock, randomness: Randomness, attempt_timeout_s: float, wait_s: float = WAIT_S
 ) -> None:
-    """``check_store`` until the store answers. Says on the way what it waits for.
+    """Repeat ``check_store`` until the store answers. Logs once what it waits for.
 
-    Raises StoreUnavailable when the time is up, and at once what no waiting helps against: credentials that are wrong
-    or missing, a bucket that does not exist, a server that does not keep its word.
+    Raises StoreUnavailable when the time is up. Raises at once where waiting does not help: credentials that are wrong
+    or missing, a bucket that does not exist, a server that breaks the contract.
     """
     loop = asyncio.get_running_loop()
     deadline_s, tries = loop.time() + wait_s, 0

@@ -1,4 +1,4 @@
-"""Repeat what may succeed later, until a deadline; find out whether a lost put was ours after all (R11).
+"""Repeat calls that may succeed later, until a deadline, and find out whether a put with a lost reply succeeded (R11).
 
 Only errors marked retriable are repeated, after exponentially growing pauses drawn anew each time between nothing and
 the whole step ("full jitter"), so that many clients do not come back together. Each try has its own time-out, more for
@@ -113,7 +113,7 @@ class RetryingStore(WrappedStore):
 
     @contextmanager
     def _heard(self, what: str, body_bytes: int) -> Iterator[None]:
-        """A store that says nothing is away long before a try is given up."""
+        """Report an outage when the store has not answered for a while, long before the try times out."""
         silence_s = (_SILENCE_UNSAID_MS + self._policy.transfer_ms(body_bytes)) / 1000
         words = f"no answer to {what} in {silence_s:.0f} s"
         silent = asyncio.get_running_loop().call_later(silence_s, self._outage.fails, words)

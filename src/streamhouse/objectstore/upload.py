@@ -6,7 +6,7 @@
         await upload.complete()
 
 Leaving the block without ``complete`` aborts. Writes follow one another; a write that failed spoils the upload, because
-nobody knows how much of it arrived, and only ``abort`` is left. ``complete`` is create-only like a put, and may be
+it is not known how much of it arrived, and only ``abort`` is left. ``complete`` is create-only like a put, and may be
 called again after StoreUnavailable.
 """
 

@@ -10,12 +10,12 @@ from builders import TTL_MS
 from harness import Backend
 
 from streamhouse.core.errors import AgentNotFound, AgentSuperseded, InvalidRequest, LimitExceeded
-from streamhouse.core.limits import MAX_AGENT_ID_BYTES, MAX_JSON_METADATA_BYTES
+from streamhouse.core.limits import MAX_AGENT_ID_BYTES, MAX_JSON_METADATA_BYTES, MAX_LISTENERS_PER_AGENT
 from streamhouse.metadata.contract import AgentInfo
 
 
 def info(backend: Backend, agent_id: str = "agent-1", **changes: object) -> AgentInfo:
-    made = AgentInfo(agent_id=agent_id, incarnation=backend.uuid(), address=f"{agent_id}:9092")
+    made = AgentInfo(agent_id=agent_id, incarnation=backend.uuid(), listeners={"kafka": f"{agent_id}:9092"})
     return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
 
 
@@ -27,7 +27,11 @@ async def test_s1_9_registering_tells_who_where_and_since_when(backend: Backend)
         metadata={"version": "1.2", "cores": 8, "load": 0.5, "spot": True, "rack": None, "name": "Zürich"},
     )
     agent = await backend.store.register_agent(asked)
-    assert (agent.agent_id, agent.incarnation, agent.address) == ("agent-1", asked.incarnation, "agent-1:9092")
+    assert (agent.agent_id, agent.incarnation, agent.listeners) == (
+        "agent-1",
+        asked.incarnation,
+        {"kafka": "agent-1:9092"},
+    )
     assert (agent.availability_zone, agent.agent_group) == ("zone-a", "ingest")
     assert (agent.started_at_ms, agent.last_heartbeat_ms) == (backend.now_ms, backend.now_ms)
     assert agent.metadata == asked.metadata
@@ -39,10 +43,18 @@ async def test_s1_9_registering_again_updates_and_keeps_the_start(backend: Backe
     asked = info(backend)
     first = await backend.store.register_agent(asked)
     await backend.advance(5000)
-    again = await backend.store.register_agent(dataclasses.replace(asked, address="moved:9092"))
-    assert (again.address, again.node_id) == ("moved:9092", first.node_id)
+    again = await backend.store.register_agent(dataclasses.replace(asked, listeners={"http": "moved:8080"}))
+    assert (again.listeners, again.node_id) == ({"http": "moved:8080"}, first.node_id)
     assert (again.started_at_ms, again.last_heartbeat_ms) == (first.started_at_ms, backend.now_ms)
     assert await backend.store.list_agents() == [again]
+
+
+async def test_an_agent_registers_a_listener_for_each_protocol(backend: Backend) -> None:
+    listeners = {"kafka": "a:9092", "http": "a:8080", "grpc": "a:50051"}
+    for name, asked in (("all", listeners), ("http", {"http": "b:8080"}), ("none", {})):
+        made = await backend.store.register_agent(info(backend, name, listeners=asked))
+        assert made.listeners == asked
+    assert [agent.listeners for agent in await backend.store.list_agents()] == [listeners, {"http": "b:8080"}, {}]
 
 
 async def test_another_incarnation_takes_the_id_over(backend: Backend) -> None:
@@ -201,7 +213,9 @@ async def test_an_agent_that_cannot_be_stored_is_refused(backend: Backend) -> No
         ({"agent_id": ""}, InvalidRequest),
         ({"agent_id": "a\0"}, InvalidRequest),
         ({"agent_id": "x" * (MAX_AGENT_ID_BYTES + 1)}, LimitExceeded),
-        ({"address": "a\ud800"}, InvalidRequest),
+        ({"listeners": {"kafka": "a\ud800"}}, InvalidRequest),
+        ({"listeners": {"": "a:1"}}, InvalidRequest),
+        ({"listeners": {f"l{n}": "a:1" for n in range(MAX_LISTENERS_PER_AGENT + 1)}}, LimitExceeded),
         ({"metadata": {"note": "a\0b"}}, InvalidRequest),
         ({"metadata": {"load": float("nan")}}, InvalidRequest),
         ({"metadata": {"note": "x" * MAX_JSON_METADATA_BYTES}}, LimitExceeded),

@@ -155,3 +155,12 @@ async def test_a_malformed_claim_is_refused(backend: Backend) -> None:
     with pytest.raises(LimitExceeded):
         await backend.store.acquire_claim("x" * (MAX_NAME_BYTES + 1), owner="c-1", ttl_ms=1000)
     assert await backend.store.list_claims() == []
+
+
+async def test_r22_a_claim_that_expired_is_deleted_when_another_is_acquired(backend: Backend) -> None:
+    await backend.store.acquire_claim("old", owner="a", ttl_ms=1000)
+    await backend.store.acquire_claim("kept", owner="a", ttl_ms=10_000)
+    await backend.advance(1000)
+    await backend.store.acquire_claim("new", owner="b", ttl_ms=1000)
+    assert [claim.name for claim in await backend.store.list_claims()] == ["kept", "new"]
+    assert not await backend.store.release_claim("old", owner="a")

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
-from types import ModuleType
-from typing import Any
-
 import pytest
 from builders import START_MS, assert_dense, batch, compaction_of
 from harness import Backend, LedPartition
@@ -14,6 +9,8 @@ from harness import Backend, LedPartition
 from streamhouse.core.errors import CompactionConflict
 from streamhouse.core.ids import PartitionKey
 from streamhouse.metadata.contract import Entry, ScanRange
+from streamhouse.metadata.rows import compactions
+from streamhouse.metadata.rows.compactions import CompactionRows
 
 CHUNK = 3
 DAY_MS = 86_400_000
@@ -23,33 +20,22 @@ class Died(Exception):
     """What stands for the end of the process between two steps."""
 
 
-def small_chunks(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    module = importlib.import_module(f"streamhouse.metadata.{backend.name}.compactions")
-    monkeypatch.setattr(module, "DROP_CHUNK_ENTRIES", CHUNK)
-    return module
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compactions, "DROP_CHUNK_ENTRIES", CHUNK)
 
 
-def die_before_chunk(module: ModuleType, monkeypatch: pytest.MonkeyPatch, number: int | None = None) -> list[int]:
+def die_before_chunk(monkeypatch: pytest.MonkeyPatch, number: int | None = None) -> list[int]:
     """The step with that number, if any, raises. Returns where the steps are counted that came to their end."""
-    genuine, steps = module.drop_chunk, [0]
+    genuine, steps = CompactionRows._drop_chunk, [0]
 
-    def begin() -> None:
+    async def step(store: CompactionRows, key: PartitionKey, after: int) -> int | None:
         if steps[0] + 1 == number:
             raise Died
-
-    def step(*args: Any, **kwargs: Any) -> Any:
-        begin()
-        last = genuine(*args, **kwargs)
+        last = await genuine(store, key, after)
         steps[0] += 1
         return last
 
-    async def async_step(*args: Any, **kwargs: Any) -> Any:
-        begin()
-        last = await genuine(*args, **kwargs)
-        steps[0] += 1
-        return last
-
-    monkeypatch.setattr(module, "drop_chunk", async_step if inspect.iscoroutinefunction(genuine) else step)
+    monkeypatch.setattr(CompactionRows, "_drop_chunk", step)
     return steps
 
 
@@ -70,9 +56,9 @@ async def interrupted(
     backend: Backend, monkeypatch: pytest.MonkeyPatch, led: LedPartition, offset: int, *, before_chunk: int
 ) -> None:
     """Retention up to ``offset`` that ends before that chunk; the steps are whole again afterwards."""
-    module = small_chunks(backend, monkeypatch)
+    small_chunks(monkeypatch)
     with monkeypatch.context() as patched:
-        die_before_chunk(module, patched, before_chunk)
+        die_before_chunk(patched, before_chunk)
         with pytest.raises(Died):
             await backend.store.advance_log_start(led.key, offset)
 
@@ -86,7 +72,8 @@ async def test_the_entries_below_the_log_start_go_in_bounded_steps(
     backend: Backend, monkeypatch: pytest.MonkeyPatch, below: int, steps_needed: int
 ) -> None:
     led, before = await log_of(backend, 9)
-    steps = die_before_chunk(small_chunks(backend, monkeypatch), monkeypatch)
+    small_chunks(monkeypatch)
+    steps = die_before_chunk(monkeypatch)
     state = await backend.store.advance_log_start(led.key, 2 * below + 1)
     assert steps == [steps_needed]
     assert state == await backend.state(led.key)
@@ -175,23 +162,17 @@ async def test_a_topic_deleted_between_two_steps_leaves_the_rest_to_the_purge(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     led, before = await log_of(backend, 9)
-    module = small_chunks(backend, monkeypatch)
-    genuine, other, steps = module.drop_chunk, await backend.open_another(), [0]
+    small_chunks(monkeypatch)
+    genuine, other, steps = CompactionRows._drop_chunk, await backend.open_another(), [0]
 
-    def step(tx: Any, key: PartitionKey) -> Any:
-        steps[0] += 1
-        if steps[0] == 2:
-            importlib.import_module("streamhouse.metadata.sqlite.topics").delete_topic(tx, key.topic_id)
-        return genuine(tx, key)
-
-    async def async_step(connection: Any, *, key: PartitionKey, after: int) -> Any:
+    async def step(store: CompactionRows, key: PartitionKey, after: int) -> int | None:
         if steps[0] == 1:
             await other.delete_topic(key.topic_id)
-        last = await genuine(connection, key=key, after=after)
+        last = await genuine(store, key, after)
         steps[0] += 1
         return last
 
-    monkeypatch.setattr(module, "drop_chunk", async_step if inspect.iscoroutinefunction(genuine) else step)
+    monkeypatch.setattr(CompactionRows, "_drop_chunk", step)
     assert (await backend.store.advance_log_start(led.key, 16)).log_start_offset == 16
     assert steps == [2]
     assert await backend.store.purge_deleted_topics(limit=100) == 9 - CHUNK

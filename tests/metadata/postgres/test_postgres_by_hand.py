@@ -7,7 +7,7 @@ import pytest
 from builders import batch, leased_slice
 from scenes import append_id, flush_slices, holder, topic, uploaded
 
-from streamhouse.metadata.contract import AcquireVerdict, HeldLease, OffsetCommit, Verdict
+from streamhouse.metadata.contract import AcquireVerdict, AgentInfo, HeldLease, OffsetCommit, Verdict
 from streamhouse.metadata.migrations import load_migrations
 from streamhouse.metadata.postgres.store import PostgresMetadata
 from streamhouse.testing.services import PostgresService
@@ -197,3 +197,17 @@ async def test_the_migration_keeps_a_text_that_happens_to_begin_with_the_mark(
         await operator.execute("UPDATE group_offsets SET metadata = $1", text)
         await operator.execute(script)
         assert (await store.fetch_offsets("g"))[key].metadata == text
+
+
+async def test_an_agent_of_the_version_before_registers_one_address_and_finds_the_others_by_theirs(
+    store: PostgresMetadata, operator: asyncpg.Connection
+) -> None:
+    listeners = {"kafka": "new:9092", "http": "new:8080"}
+    await store.register_agent(AgentInfo(agent_id="new", incarnation=holder().incarnation, listeners=listeners))
+    await store.register_agent(AgentInfo(agent_id="silent", incarnation=holder().incarnation))
+    before = await operator.fetch("SELECT agent_id, address FROM agents ORDER BY agent_id")
+    assert [tuple(row) for row in before] == [("new", "new:9092"), ("silent", "not-listening:0")]
+    # The version before, in the place of the newer agent: it registers with six arguments.
+    register = "SELECT * FROM sh_register_agent($1, $2, $3, 'default', 'default', '{}')"
+    await operator.fetch(register, "new", holder().incarnation, "old:9092")
+    assert [agent.listeners for agent in await store.list_agents()] == [{"kafka": "old:9092"}, {}]

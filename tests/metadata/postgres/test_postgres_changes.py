@@ -13,7 +13,7 @@ from scenes import Opener, append_id, blob_slices, holder, topic, uploaded
 
 from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.metadata.contract import Change, ChangeKind
-from streamhouse.metadata.postgres.notices import parse_notice
+from streamhouse.metadata.postgres.listener import parse_notice
 from streamhouse.metadata.postgres.store import PostgresMetadata
 from streamhouse.testing.services import PostgresService
 

@@ -19,7 +19,7 @@ async def test_r20_no_call_waits_for_a_session_that_stores_the_clock(
     keys = await topic(store)
     leader = holder()
     await store.register_agent(
-        AgentInfo(agent_id=leader.agent_id, incarnation=leader.incarnation, address="agent-1:9092")
+        AgentInfo(agent_id=leader.agent_id, incarnation=leader.incarnation, listeners={"kafka": "agent-1:9092"})
     )
     await operator.execute("UPDATE store_clock SET now_ms = now_ms - 60000, clock_ms = clock_ms - 60000")
     async with operator.transaction(), asyncio.timeout(PATIENCE_S / 2):

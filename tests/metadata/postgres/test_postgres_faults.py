@@ -264,7 +264,9 @@ async def lease_transfers(store: PostgresMetadata) -> None:
     keys = await topic(store, partitions=2)
     giver, taker = holder("agent-1"), holder("agent-2")
     for agent in (giver, taker):
-        await store.register_agent(AgentInfo(agent_id=agent.agent_id, incarnation=agent.incarnation, address="host:1"))
+        await store.register_agent(
+            AgentInfo(agent_id=agent.agent_id, incarnation=agent.incarnation, listeners={"kafka": "host:1"})
+        )
     for key in (*keys, SlotKey(3)):
         await store.acquire_leases(giver, [key], ttl_ms=30_000)
         transfer_id = IDS.uuid()

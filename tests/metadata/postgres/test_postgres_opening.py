@@ -161,6 +161,16 @@ async def test_a_server_that_is_not_there_is_waited_for_until_the_deadline() -> 
     assert "127.0.0.1:1/streamhouse" in str(error)
 
 
+async def test_an_opening_gives_up_earlier_than_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A person waits for a start. Within 15 s: the last try begins before the deadline and has a time limit itself."""
+    assert database.TELL_WAITING_S <= 2
+    assert database.OPEN_DEADLINE_S + database.CONNECT_TIMEOUT_S <= 15
+    monkeypatch.setattr(database, "OPEN_DEADLINE_S", 0.2)
+    an_hour_ms = 3_600_000
+    error = await refusal(f"postgresql://streamhouse:{SECRET}@127.0.0.1:1/streamhouse", retry_deadline_ms=an_hour_ms)
+    assert isinstance(error, MetadataUnavailable)
+
+
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == database.__name__]
 
@@ -174,8 +184,8 @@ async def until_told(caplog: pytest.LogCaptureFixture) -> None:
 async def test_a_wait_for_the_server_is_told_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "TELL_WAITING_S", 0.05)
-    await refusal(f"postgresql://streamhouse:{SECRET}@127.0.0.1:1/streamhouse", retry_deadline_ms=600)
+    monkeypatch.setattr(database, "TELL_WAITING_S", 0.5)  # long enough for one refusal on a busy machine
+    await refusal(f"postgresql://streamhouse:{SECRET}@127.0.0.1:1/streamhouse", retry_deadline_ms=2_500)
     assert told(caplog) == ["waiting for PostgreSQL at 127.0.0.1:1/streamhouse: connection refused"]
 
 
@@ -197,7 +207,7 @@ async def test_a_wait_for_a_silent_server_is_told(
 async def test_a_wait_for_another_process_to_migrate_is_told(
     postgres_database: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "TELL_WAITING_S", 0.05)
+    monkeypatch.setattr(database, "TELL_WAITING_S", 1.0)  # long enough to connect on a busy machine
     other = await asyncpg.connect(postgres_database)
     try:
         await other.execute("SELECT pg_advisory_lock($1, $2)", *migrate._LOCK)

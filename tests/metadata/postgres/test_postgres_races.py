@@ -226,7 +226,7 @@ async def test_a_superseded_incarnation_cannot_slip_in_an_acquisition(
     """The newer incarnation's registration has begun; the older one's acquisition waits for it and is refused."""
     (key,) = await topic(store)
     old, new = holder("agent-1"), holder("agent-1")
-    await store.register_agent(AgentInfo(agent_id="agent-1", incarnation=old.incarnation, address="a:1"))
+    await store.register_agent(AgentInfo(agent_id="agent-1", incarnation=old.incarnation, listeners={"kafka": "a:1"}))
     async with open_transaction(operator):
         await operator.fetch(
             "SELECT * FROM sh_register_agent($1, $2, 'a:1', 'z', 'g', '{}')", new.agent_id, new.incarnation
@@ -243,7 +243,10 @@ async def test_r10_concurrent_first_registrations_never_deadlock(
 ) -> None:
     stores = [await open_store() for _ in range(3)]
     for n in range(8):
-        infos = [AgentInfo(agent_id=f"agent-{n}", incarnation=holder().incarnation, address="a:1") for _ in range(6)]
+        infos = [
+            AgentInfo(agent_id=f"agent-{n}", incarnation=holder().incarnation, listeners={"kafka": "a:1"})
+            for _ in range(6)
+        ]
         await asyncio.gather(*(stores[place % 3].register_agent(info) for place, info in enumerate(infos)))
     assert len({agent.node_id for agent in await stores[0].list_agents()}) == 8
     for store in stores:

@@ -13,7 +13,16 @@ from streamhouse.core.clock import ManualClock
 from streamhouse.core.errors import CompactionConflict
 from streamhouse.core.ids import AppendId, TopicId
 from streamhouse.core.randomness import SeededRandomness
-from streamhouse.metadata.contract import AcquireVerdict, Holder, NewTopic, ObjectRef, ScanRange, Topic, Verdict
+from streamhouse.metadata.contract import (
+    AcquireVerdict,
+    AgentInfo,
+    Holder,
+    NewTopic,
+    ObjectRef,
+    ScanRange,
+    Topic,
+    Verdict,
+)
 from streamhouse.metadata.sqlite.store import SqliteMetadata
 
 IDS = SeededRandomness(8)
@@ -119,6 +128,20 @@ async def test_s1_6_an_agent_registered_by_hand_is_listed(store: SqliteMetadata,
     )
     (agent,) = await store.list_agents(alive_within_ms=1000)
     assert (agent.agent_id, agent.incarnation, agent.node_id, agent.metadata) == ("test-agent-1", None, 1, {})
+    assert agent.listeners == {"kafka": "127.0.0.1:9090"}
+
+
+async def test_an_agent_of_the_version_before_registers_one_address_and_finds_the_others_by_theirs(
+    store: SqliteMetadata, shell: sqlite3.Connection
+) -> None:
+    listeners = {"kafka": "new:9092", "http": "new:8080"}
+    await store.register_agent(AgentInfo(agent_id="new", incarnation=IDS.uuid(), listeners=listeners))
+    await store.register_agent(AgentInfo(agent_id="silent", incarnation=IDS.uuid()))
+    before = "SELECT agent_id, address FROM agents ORDER BY agent_id"
+    assert shell.execute(before).fetchall() == [("new", "new:9092"), ("silent", "not-listening:0")]
+    # The version before, in the place of the newer agent: its statement does not know the column of listeners.
+    shell.execute("UPDATE agents SET address = 'old:9092', incarnation = ? WHERE agent_id = 'new'", (IDS.uuid().bytes,))
+    assert [agent.listeners for agent in await store.list_agents()] == [{"kafka": "old:9092"}, {}]
 
 
 async def test_s1_19_the_documented_queries_work(store: SqliteMetadata, shell: sqlite3.Connection) -> None:

@@ -52,7 +52,9 @@ async def story(store: MetadataStore, clock: ManualClock) -> list[object]:
     )
     holder = Holder(agent_id="a", incarnation=ids.uuid(), wal_id=ids.uuid())
     seen.append(
-        await store.register_agent(AgentInfo(agent_id="a", incarnation=holder.incarnation, address="a:1", metadata={}))
+        await store.register_agent(
+            AgentInfo(agent_id="a", incarnation=holder.incarnation, listeners={"kafka": "a:1"}, metadata={})
+        )
     )
     seen.append(await store.acquire_leases(holder, [*leased.partition_keys(), SlotKey(4)], ttl_ms=1000))
     for turn in range(5):

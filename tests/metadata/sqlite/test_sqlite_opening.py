@@ -53,13 +53,13 @@ async def test_write_ahead_log_and_full_sync_are_in_force(tmp_path: Path, thread
         if isinstance(store._engine, ThreadedEngine):
             readers = [store._engine._idle.get() for _ in range(store._engine._idle.qsize())]
             for reader in readers:
-                assert reader.execute("PRAGMA query_only").fetchone() == (1,)
+                assert tuple(reader.execute("PRAGMA query_only").fetchone()) == (1,)
                 store._engine._idle.put(reader)
             connections += readers
             assert len(connections) > 1
         for connection in connections:
-            assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-            assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+            assert tuple(connection.execute("PRAGMA journal_mode").fetchone()) == ("wal",)
+            assert tuple(connection.execute("PRAGMA synchronous").fetchone()) == (2,)
 
 
 async def test_closing_leaves_one_plain_file(tmp_path: Path) -> None:
@@ -76,10 +76,12 @@ async def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     async with new_store(path):
         pass
     with sqlite3.connect(path) as raw:
-        raw.execute("INSERT INTO schema_migrations VALUES (?, 'from_the_future', 0)", (schema.SCHEMA_VERSION + 1,))
+        raw.execute(
+            "INSERT INTO schema_migrations VALUES (?, 'from_the_future', 0)", (schema.MIGRATIONS[-1].version + 1,)
+        )
     raw.close()
     before = path.read_bytes()
-    newest = schema.SCHEMA_VERSION
+    newest = schema.MIGRATIONS[-1].version
     with pytest.raises(
         SchemaTooNew, match=rf"\.db has schema version {newest + 1}; this StreamHouse knows up to {newest}"
     ):

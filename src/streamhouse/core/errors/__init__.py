@@ -37,6 +37,9 @@
     │   └── StoreMisconfigured          no such bucket, wrong region or endpoint, a file system without hard links
     ├── MetadataError                   the metadata store
     │   ├── MetadataUnavailable         unreachable, or retries ran out
+    │   ├── MetadataDenied              user, password or permissions
+    │   ├── MetadataMisconfigured       no such database or schema
+    │   ├── MetadataDamaged             the file of an SQLite store fails its checks
     │   ├── SchemaTooNew                written by a newer StreamHouse
     │   ├── MetadataTooOld              an older copy than the WAL or the objects beside it
     │   └── DurabilityMismatch          wal_id or durability mode differs from the stored one (R2)

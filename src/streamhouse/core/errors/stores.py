@@ -56,6 +56,21 @@ class MetadataUnavailable(MetadataError):
     default_hint = "check that the metadata store is up and reachable; the call may be repeated"
 
 
+class MetadataDenied(MetadataError):
+    http_status = 403
+    default_hint = "check the user, the password and the rights on the metadata store"
+
+
+class MetadataMisconfigured(MetadataError):
+    http_status = 500
+    default_hint = "check the metadata URL"
+
+
+class MetadataDamaged(MetadataError):
+    http_status = 500
+    default_hint = "restore it from a backup"
+
+
 class SchemaTooNew(MetadataError):
     http_status = 500
     default_hint = "start the StreamHouse version that wrote it, or a newer one"

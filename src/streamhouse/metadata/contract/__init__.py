@@ -4,7 +4,7 @@
 ``metadata/sqlite`` and ``metadata/postgres``; one suite (tests/metadata) runs against each.
 """
 
-from streamhouse.metadata.contract.agents import Agent, AgentInfo, Agents
+from streamhouse.metadata.contract.agents import KAFKA_LISTENER, Agent, AgentInfo, Agents
 from streamhouse.metadata.contract.definitions import Definition, Definitions, WantedState
 from streamhouse.metadata.contract.groups import (
     CommittedOffset,
@@ -76,6 +76,7 @@ from streamhouse.metadata.contract.topics import LogState, NewTopic, PartitionSt
 
 __all__ = [
     "KAFKA_BATCHES",
+    "KAFKA_LISTENER",
     "NEVER_MS",
     "NO_PRODUCER",
     "OPEN_TRANSFER_STATES",

@@ -1,4 +1,4 @@
-"""Agents: who is there, who is alive.
+"""Agents: which are registered, and which are alive.
 
 Atomicity asked of a backend: one agent's record per call.
 """
@@ -8,16 +8,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 from uuid import UUID
 
 JsonScalar = str | int | float | bool | None
+
+KAFKA_LISTENER: Final = "kafka"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentInfo:
     agent_id: str
     incarnation: UUID
-    address: str
+    listeners: Mapping[str, str] = field(default_factory=dict)
+    """Where clients reach the agent: protocol ("kafka", "http", "grpc") to "host:port"."""
     availability_zone: str = "default"
     agent_group: str = "default"
     metadata: Mapping[str, JsonScalar] = field(default_factory=dict)
@@ -27,10 +31,11 @@ class AgentInfo:
 class Agent:
     agent_id: str
     incarnation: UUID | None
-    """None for a row an operator wrote by hand (S1.22)."""
+    """None for a row that an operator wrote by hand."""
     node_id: int
     """Kafka's int32 broker id: given once per agent id, kept through restarts and deregistration, never reused."""
-    address: str
+    listeners: Mapping[str, str]
+    """As registered. An agent of the version before, which registers one address, has the listener "kafka"."""
     availability_zone: str
     agent_group: str
     last_heartbeat_ms: int
@@ -41,7 +46,7 @@ class Agent:
 class Agents(ABC):
     @abstractmethod
     async def register_agent(self, info: AgentInfo) -> Agent:
-        """Upsert (S1.9). Another incarnation takes the id over and resets ``started_at``; the former one's heartbeats
+        """Upsert. Another incarnation takes the id over and resets ``started_at``; the former one's heartbeats
         and acquisitions are refused from then on, and it cannot register again: an incarnation that has been replaced
         or deregistered (the last eight of an agent id are remembered) raises AgentSuperseded. Raises LimitExceeded,
         InvalidRequest.
@@ -49,7 +54,7 @@ class Agents(ABC):
 
     @abstractmethod
     async def heartbeat(self, agent_id: str, incarnation: UUID) -> int:
-        """Returns the store's time in ms. Raises AgentNotFound when nobody is registered under this id, and
+        """Returns the store's time in ms. Raises AgentNotFound when no agent is registered under this id, and
         AgentSuperseded when another incarnation is."""
 
     @abstractmethod
@@ -59,4 +64,4 @@ class Agents(ABC):
 
     @abstractmethod
     async def list_agents(self, *, alive_within_ms: int | None = None, agent_group: str | None = None) -> list[Agent]:
-        """By agent id. ``alive_within_ms``: only those with a heartbeat that recent by the store's clock (S1.10)."""
+        """By agent id. ``alive_within_ms``: only those with a heartbeat that recent by the store's clock."""

@@ -22,7 +22,7 @@ from streamhouse.wire.murmur2 import murmur2
 
 
 def slot_of(group_id: str) -> SlotKey:
-    """Where a group lives; the same in every process, for the life of a store."""
+    """The slot of a group: the same in every process, for the life of a store."""
     return SlotKey((murmur2(group_id.encode()) & 0x7FFFFFFF) % COORDINATOR_SLOTS)
 
 
@@ -48,7 +48,7 @@ class Group:
     empty_since_ms: int | None
     """Since when it has had no members; None while it has."""
     offsets_version: int
-    """Grows with every change of its offsets by anybody."""
+    """Grows with every change of its offsets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class OffsetCommit:
 
     key: PartitionKey
     offset: int
-    """The next one to read. What is negative names no record: a consumer resets by its ``auto.offset.reset``."""
+    """The next offset to read. A negative one names no record: a consumer resets by its ``auto.offset.reset``."""
     leader_epoch: int = -1
     metadata: str = ""
     """May hold NUL characters."""

@@ -2,9 +2,9 @@
 
 One machine for both kinds. The fencing epoch lives in the row it protects (a partition's own, a slot's own); a lease
 row beside it says who holds it and until when. Lease rows are never deleted: release means "expires now", so an epoch
-never goes back (S1.13).
+never goes back.
 
-Atomicity asked of a backend: per key, "nobody else holds it" is checked by the write that bumps the epoch, and that
+Atomicity asked of a backend: per key, "no other agent holds it" is checked by the write that bumps the epoch, and that
 same write returns the watermark (R1). Keys of one call are independent of each other and answered one by one (R10).
 """
 
@@ -54,7 +54,7 @@ class Lease:
     """The topic's name; None for a slot."""
     agent_id: str
     incarnation: UUID | None
-    """None for a lease an operator wrote by hand (S1.22)."""
+    """None for a lease that an operator wrote by hand."""
     epoch: int
     acquired_at_ms: int
     expires_at_ms: int
@@ -70,7 +70,7 @@ class AcquireVerdict(StrEnum):
     EXTENDED = "extended"
     """This incarnation already held it, unexpired: same epoch, later expiry."""
     HELD = "held"
-    """Somebody else holds it; ``lease`` is theirs."""
+    """Another agent holds it; ``lease`` is that agent's."""
     GONE = "gone"
 
 
@@ -127,11 +127,11 @@ class Leases(ABC):
     async def acquire_leases(
         self, holder: Holder, keys: Sequence[LeaseKey], *, ttl_ms: int | None
     ) -> list[AcquireOutcome]:
-        """S3.12 for many keys: free, expired or released → take with epoch + 1; mine → extend; another's → HELD.
+        """Free, expired or released → take with epoch + 1; mine → extend; another's → HELD.
 
         "Mine" is agent id *and* incarnation. Another incarnation under my agent id does not hold me off: it is taken
         over at once with epoch + 1. ``ttl_ms`` None is for ``durability=wal`` only: it never expires, and any lease of
-        the same wal_id is taken over whoever holds it (R2). Each new leadership of a partition appends
+        the same wal_id is taken over, even if another agent holds it (R2). Each new leadership of a partition appends
         (epoch, wal_id, start_offset = watermark) to its epoch history (R3).
         A leaderless partition has no leader: GONE, like a partition or a slot that does not exist. Answers in the order
         asked.
@@ -144,7 +144,7 @@ class Leases(ABC):
     async def renew_leases(
         self, holder: Holder, held: Sequence[HeldLease], *, ttl_ms: int | None
     ) -> list[RenewOutcome]:
-        """Extend those that are still (me, this incarnation, my epoch, unexpired). Never bumps an epoch (S1.13).
+        """Extend those that are still (me, this incarnation, my epoch, unexpired). Never bumps an epoch.
 
         An expiry never moves back. Answers in the order asked.
         """
@@ -207,7 +207,7 @@ class Leases(ABC):
         """Turn open transfers past their deadline to FAILED and return them; drop ended ones older than ``keep_ms``."""
 
     async def acquire_partition_lease(self, key: LeaseKey, holder: Holder, *, ttl_ms: int | None) -> Lease:
-        """S1.11, one key: the lease, or LeaseHeldByOther, or PartitionNotFound."""
+        """One key: the lease, or LeaseHeldByOther, or PartitionNotFound."""
         (outcome,) = await self.acquire_leases(holder, [key], ttl_ms=ttl_ms)
         if outcome.lease is None or outcome.verdict is AcquireVerdict.GONE:
             raise PartitionNotFound(f"{key} does not exist or has no leader")

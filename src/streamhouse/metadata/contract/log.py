@@ -7,7 +7,7 @@ Atomicity asked of a backend: **per partition**, "the watermark still equals my 
 the log is open, the object is not older than the horizon" is checked by the very write that moves the watermark and
 makes the entry visible, together with the producers' windows and the record of the append id. SQL backends do all
 partitions of a commit in one transaction; a store with compare-and-swap per key does it partition by partition with the
-pending record of S2.5 and S2.35. Nothing here needs two partitions to move together.
+pending record of ``metadata/documents/control.py``. Nothing here needs two partitions to move together.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class EntryKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One row of a partition's sparse index. It covers ``[base_offset, end_offset]``, both included (S2.34)."""
+    """One row of a partition's sparse index. It covers ``[base_offset, end_offset]``, both included."""
 
     base_offset: int
     end_offset: int
@@ -321,7 +321,7 @@ class Log(ABC):
 
     @abstractmethod
     async def allocate_producer_ids(self, count: int) -> range:
-        """A block of producer ids nobody has had or will have. A lost reply loses the block, which is harmless."""
+        """A block of producer ids that no other call gets. A lost reply loses the block, which is harmless."""
 
     @abstractmethod
     async def expire_commits(self, *, keep_ms: int, limit: int) -> int:

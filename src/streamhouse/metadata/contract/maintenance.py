@@ -1,4 +1,4 @@
-"""What compaction, retention and vacuum need: cursors, replacement of entries, log starts, object references, claims.
+"""What compaction, retention and vacuum will need: cursors, replaced entries, log starts, object references, claims.
 
 Rules R6, R7 and R24 live here. An object is *referenced* while an entry, a pending compaction or a sink intent names
 it. When its last reference goes, the store notes when (``dereferenced_at``), and grace counts from there. An object
@@ -18,7 +18,7 @@ and pass over every object that is not stamped below it. A vacuum that leaves st
 and never too much. When step 4 or 5 fails, the next vacuum finds the same objects again.
 
 Atomicity asked of a backend: one partition per call; a compaction may take several steps as long as each is idempotent
-and the pending record tells any process how to go on (S2.8, S2.9).
+and the pending record tells any process how to go on.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from streamhouse.metadata.contract.topics import PartitionState
 
 
 class CompactionState(StrEnum):
-    """S2.9. A backend with transactions goes from the first to done in one step and never shows the others."""
+    """How far a compaction is. A backend with transactions does all in one step and shows only the first."""
 
     WRITING_COMPACTED_INDEX = "WRITING_COMPACTED_INDEX"
     DELETING_OLD = "DELETING_OLD"
@@ -55,7 +55,7 @@ class CompactionSource:
 class Compaction:
     """Replace consecutive ``sources`` by one COMPACTED ``target`` that covers exactly the same offsets.
 
-    S2.10: the last source's base offset lets recovery tell the entry it must overwrite from any other at that end.
+    The last source's base offset lets recovery tell the entry it must overwrite from any other at that end.
     """
 
     key: PartitionKey
@@ -81,7 +81,7 @@ class DereferencedObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Scheduling, not safety (S2.13)."""
+    """Who works on something at present. For scheduling only: safety never depends on it."""
 
     name: str
     owner: str

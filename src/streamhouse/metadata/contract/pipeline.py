@@ -2,7 +2,7 @@
 
 An **intent** is the manifest of one micro-batch into one topic: which objects hold the rows of which partition. The
 first manifest of a (query, topic, batch) wins; afterwards every partition *adopts* its share under its own fence, once,
-whoever does it (R8, R13).
+whichever agent does it (R8, R13).
 
 Atomicity asked of a backend: registering is one write on the (query, topic) record; adoption is per partition, with the
 same check-and-move as a commit, and marks the share in that same step.
@@ -107,7 +107,7 @@ class Pipeline(ABC):
     ) -> SliceOutcome:
         """Put the partition's slices into its log as WAL entries from ``base_offset`` on, by the rules of a leased
         commit; on a leaderless topic with ``epoch`` 0 and ``base_offset`` None, at the watermark. FENCED when asked by
-        the other write mode's rules, and on a leased partition that nobody has leased yet. Marks the share in the same
+        the other write mode's rules, and on a leased partition that was never leased. Marks the share in the same
         step. Repeatable: an adopted share answers COMMITTED, ``repeated``, at its first offsets, whatever
         the epoch and base offset asked with.
 

@@ -21,7 +21,7 @@ from streamhouse.metadata.contract.topics import Topics
 
 
 class Durability(StrEnum):
-    """What an acknowledgement means. design.md, "Single node"."""
+    """Where a record is when ``acks=all`` is answered: on the local disk (WAL), or in the object store (OBJECT)."""
 
     WAL = "wal"
     OBJECT = "object"

@@ -22,7 +22,7 @@ class WriteMode(StrEnum):
 
 
 class LogState(StrEnum):
-    """S2.33: a FENCED log refuses every commit until it is opened again."""
+    """A FENCED log refuses every commit until it is opened again."""
 
     OPEN = "OPEN"
     FENCED = "FENCED"

@@ -1,4 +1,6 @@
-"""The JSON documents of the leaderless log (S2.33-S2.35), between our dataclasses and bytes. Pure; no IO.
+"""JSON documents for a metadata store with compare-and-swap per key (Oxia): dataclasses to bytes and back. Pure; no IO.
+
+That store is not built yet; nothing but the tests uses these documents (docs/metadata.md).
 
     llog/{topic}/partitions/{partition}/meta/control             log state, watermark, fence, the pending append
                                        /meta/compaction-cursor   {offset}
@@ -13,11 +15,11 @@ that decides: one swap of it checks epoch, state, horizon and watermark, moves t
 says everything a crash may leave undone: the index entries, the producers' windows, the append's record, the sink share
 it adopts. Any process finishes a pending append before it makes the next; each step writes the same bytes again.
 
-The fields of the source document keep its names. What the contract needs beyond them stands in further fields with
-defaults, so that a document in the source's own shape is read too (a compaction's ``sources`` excepted: without them
-nothing could be verified). One departure: offsets start at 0, and ``sequence_counter`` is the next offset, our high
-watermark (requirements.md). ``data_key`` is our object key. A field nobody knows is an error, because writing the
-document back would lose it.
+Field names are those of the protocol's first description. What the contract needs beyond it stands in further fields
+with defaults, so that a document of that first shape is read too (except a compaction without ``sources``: nothing
+could be verified without them). One difference: offsets start at 0, and ``sequence_counter`` is the next offset, our
+high watermark. ``data_key`` is our object key. An unknown field is an error, because writing the document back would
+lose it.
 """
 
 from streamhouse.metadata.documents.compaction import (
@@ -28,7 +30,7 @@ from streamhouse.metadata.documents.compaction import (
     parse_compaction,
     parse_cursor,
 )
-from streamhouse.metadata.documents.control import AdoptedShare, Control, Pending, encode_control, parse_control
+from streamhouse.metadata.documents.control import AdoptedShare, Control, PendingAppend, encode_control, parse_control
 from streamhouse.metadata.documents.index import (
     NO_TIMESTAMP,
     WHOLE_OBJECT,
@@ -65,7 +67,7 @@ __all__ = [
     "AppendRecord",
     "Control",
     "IndexEntry",
-    "Pending",
+    "PendingAppend",
     "append_key",
     "claim_key",
     "compaction_key",

@@ -1,4 +1,4 @@
-"""Compaction: the record of one under way (S2.8-S2.10), the cursor, and the claim that schedules it (S2.13)."""
+"""Compaction: the record of one under way, the cursor, and the claim that schedules it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from streamhouse.metadata.documents.index import NO_TIMESTAMP, WHOLE_OBJECT
 
 
 def encode_compaction(compaction: Compaction, where: str = "compaction") -> bytes:
-    """The record holds the target's whole entry, so that any process can write it (S2.9)."""
+    """The record holds the target's whole entry, so that any process can write it."""
     target = compaction.target
     return dump(
         {

@@ -1,4 +1,4 @@
-"""The control document and the pending append inside it (S2.33, S2.35): the record that decides for a partition."""
+"""The control document and the pending append inside it: the record that decides for a partition."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from streamhouse.metadata.documents.records import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdoptedShare:
-    """The sink intent whose share of this partition an append is (R13); the topic is the partition's own."""
+    """An append of one partition's share of a sink intent names that intent (R13). Its topic is the partition's."""
 
     query_id: str
     batch_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pending:
-    """An append that has happened but is not yet spread over its keys. Readers count it as the tail (S2.32)."""
+class PendingAppend:
+    """An append that has happened but is not yet spread over its keys. Readers count it as the tail."""
 
     append_id: AppendId
     entries: tuple[IndexEntry, ...]
@@ -61,13 +61,13 @@ class Control:
 
     log_state: LogState
     sequence_counter: int
-    pending: Pending | None
+    pending: PendingAppend | None
     write_mode: WriteMode = WriteMode.LEADERLESS
     log_start_offset: int = 0
     first_unstable_offset: int | None = None
     leader_epoch: int = 0
     leadership: EpochStart | None = None
-    """The newest leadership, until whoever bumps the epoch next has copied it to the history (R3)."""
+    """The newest leadership, until the next bump of the epoch has copied it to the history (R3)."""
     gc_horizon_ms: int = 0
     max_timestamp_ms: int = NO_TIMESTAMP
     last_compaction_id: UUID | None = None
@@ -142,7 +142,7 @@ def _check_control(control: Control, fields: Fields) -> None:
         raise fields.wrong("leadership", f"has epoch {control.leadership.epoch} beyond {control.leader_epoch}")
 
 
-def _pending_document(pending: Pending) -> dict[str, object]:
+def _pending_document(pending: PendingAppend) -> dict[str, object]:
     document = _pending_head(pending.append_id, pending.entries)
     if len(pending.entries) > 1:
         document["entries"] = [entry_document(one, with_end=True) for one in pending.entries]
@@ -173,7 +173,7 @@ def _pending_head(append_id: AppendId, entries: Sequence[IndexEntry]) -> dict[st
     }
 
 
-def _parse_pending(fields: Fields) -> Pending:
+def _parse_pending(fields: Fields) -> PendingAppend:
     append_id = AppendId(fields.uuid("append_id"))
     if not fields.has("start_offset"):
         raise fields.wrong("start_offset", "is missing")
@@ -184,7 +184,7 @@ def _parse_pending(fields: Fields) -> Pending:
         entries = tuple(_parse_listed(one) for one in listed)
         _check_listed(head.entry, entries, fields)
     intent = fields.optional_object("intent")
-    pending = Pending(
+    pending = PendingAppend(
         append_id=append_id,
         entries=entries,
         batches=tuple(parse_batch_fields(one) for one in fields.objects("batches")),

@@ -1,4 +1,4 @@
-"""Index entries (S2.34): one document at the end offset of what it covers."""
+"""Index entries: one document at the end offset of what it covers."""
 
 from __future__ import annotations
 

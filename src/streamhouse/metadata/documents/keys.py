@@ -64,7 +64,7 @@ def append_key(topic: str, partition: int, append_id: AppendId) -> str:
 
 
 def routing_key(topic: str, partition: int) -> str:
-    """What keeps all records of a partition on one shard (S2.37)."""
+    """All records with the same routing key are on one shard: those of one partition."""
     partition_root(topic, partition)
     return f"{topic}:{partition}"
 
@@ -78,6 +78,6 @@ def parse_index_key(key: str) -> tuple[str, int, int]:
 
 
 def parse_control_key(key: str) -> tuple[str, int] | None:
-    """(topic, partition), or None for any other key: discovery scans everything under the root (S2.12)."""
+    """(topic, partition), or None for any other key: discovery scans everything under the root."""
     found = _CONTROL_KEY.fullmatch(key)
     return None if found is None else (found[1], int(found[2]))

@@ -46,7 +46,7 @@ def encode_append_record(record: AppendRecord, where: str = "append record") -> 
 
 
 def parse_append_record(raw: bytes, key: PartitionKey, where: str = "append record") -> AppendRecord:
-    """Only what was committed has a record, and whoever reads one repeats an append: its outcome says so."""
+    """Only what was committed has a record. Its reader repeats an append, and the outcome says so."""
     fields = load(raw, where)
     outcome = SliceOutcome(
         key=key,

@@ -8,13 +8,15 @@ from itertools import accumulate
 from typing import Any, Final
 from uuid import UUID
 
-from streamhouse.core.ids import AppendId
+from streamhouse.core.errors import NotFound
+from streamhouse.core.ids import AppendId, PartitionKey
 from streamhouse.metadata import checks
 from streamhouse.metadata.contract import (
     NO_PRODUCER,
     BatchOutcome,
     BatchRun,
     BatchVerdict,
+    IntentKey,
     LeaderlessSlice,
     LeasedSlice,
     Log,
@@ -24,8 +26,8 @@ from streamhouse.metadata.contract import (
 )
 from streamhouse.metadata.dedup import ProducerWindow
 from streamhouse.metadata.postgres.database import Database
-from streamhouse.metadata.postgres.rows import key_columns
-from streamhouse.metadata.postgres.session import Row
+from streamhouse.metadata.rows.intents import IntentRows
+from streamhouse.metadata.rows.layer import Row, key_columns
 
 # Positions are the numbers of migrations/0003_leased_commit.sql and 0011_first_sequence.sql.
 VERDICTS: Final = (
@@ -81,6 +83,34 @@ class PostgresCommits(Log):
             _outcome(row, place, piece, _batch_outcomes(row, place, piece, columns))
             for place, piece in enumerate(slices)
         ]
+
+
+class PostgresIntents(IntentRows):
+    _database: Database
+
+    async def adopt_intent(
+        self, key: IntentKey, partition: int, *, epoch: int, base_offset: int | None
+    ) -> SliceOutcome:
+        row = await self._database.fetchrow(
+            "SELECT * FROM sh_adopt_intent($1, $2, $3, $4, $5, $6)",
+            key.query_id,
+            key.topic_id,
+            key.batch_id,
+            partition,
+            epoch,
+            base_offset,
+        )
+        if row is None:
+            raise NotFound(f"there is no intent {key} with rows for partition {partition}")
+        return SliceOutcome(
+            key=PartitionKey(key.topic_id, partition),
+            verdict=VERDICTS[row["verdict"]],
+            base_offset=row["base_offset"],
+            end_offset=row["end_offset"],
+            high_watermark=row["high_watermark"],
+            leader_epoch=row["leader_epoch"],
+            repeated=row["verdict"] == REPEATED,
+        )
 
 
 def _leased_columns(slices: Sequence[LeasedSlice]) -> tuple[Any, ...]:

@@ -19,7 +19,14 @@ from streamhouse.core.errors import ConfigError, MetadataError, MetadataUnavaila
 from streamhouse.core.randomness import Randomness
 from streamhouse.metadata.postgres import failures
 from streamhouse.metadata.postgres.durability import secure_session, standby_warning
-from streamhouse.metadata.postgres.session import SUSPENDED_MS, Connection, Row, Session, Transactions
+from streamhouse.metadata.postgres.session import (
+    STATEMENT_TIMEOUT_S,
+    SUSPENDED_MS,
+    PostgresSession,
+    PostgresTx,
+    Transactions,
+)
+from streamhouse.metadata.rows.layer import Row, Step
 
 T = TypeVar("T")
 
@@ -28,11 +35,10 @@ _log: Final = logging.getLogger(__name__)
 OLDEST_SERVER: Final = 13  # the oldest that still gets, or has just stopped getting, fixes
 MAX_POOL_SIZE: Final = 10  # eleven with the listener's: PostgreSQL's default, 100 with 3 reserved, is eight processes
 CONNECT_TIMEOUT_S: Final = 5.0
-STATEMENT_TIMEOUT_S: Final = 10.0  # a reply this late is taken for lost, and the call is sent again
-STATEMENT_TIMEOUT_PER_ROW_S: Final = 0.0001  # several times what a row of a commit takes
 MIGRATION_TIMEOUT_S: Final = 600.0  # another process may be migrating a large store; wait for it
 CLOSE_TIMEOUT_S: Final = 5.0
-TELL_WAITING_S: Final = 2.0  # a person at a terminal begins to wonder; a server that restarts is back by then
+OPEN_DEADLINE_S: Final = 9.0  # with the last try's own limit: a person at a terminal waits 15 s at most
+TELL_WAITING_S: Final = 1.0  # with the start of the process: a person at a terminal reads it within 2 s
 STATEMENT_CACHE_SIZE: Final = 200  # more than there are statements, so each is prepared once per connection
 _BACKOFF: Final = Backoff(first_ms=10, longest_ms=1_000)
 
@@ -74,7 +80,7 @@ class Database:
                 timeout=CONNECT_TIMEOUT_S,
                 command_timeout=statement_timeout_s,
                 server_settings=_SESSION,
-                connection_class=Session,
+                connection_class=PostgresSession,
                 statement_cache_size=STATEMENT_CACHE_SIZE,
                 max_cached_statement_lifetime=0,
             )
@@ -99,7 +105,7 @@ class Database:
             raise
         return connection
 
-    async def open(self, prepare: Callable[[Connection], Awaitable[None]]) -> None:
+    async def open(self, prepare: Callable[[PostgresTx], Awaitable[None]]) -> None:
         """Wait for the server, let ``prepare`` bring the schema up, and start the pool."""
 
         waits = _Wait(self.where)
@@ -109,7 +115,7 @@ class Database:
                 connection = await self.connect(statement_timeout_s=MIGRATION_TIMEOUT_S)
                 try:
                     waits.reason = "its tables are being brought up to date, by this process or another"
-                    await prepare(connection)
+                    await prepare(PostgresTx(connection, prepared_only=False))
                     await self._warn_of_losses(connection)
                 finally:
                     await _close_quietly(connection)
@@ -122,7 +128,7 @@ class Database:
         self._ended = False
         telling = asyncio.get_running_loop().call_later(TELL_WAITING_S, waits.tell)
         try:
-            await self._persist(attempt)
+            await self._persist(attempt, min(self._deadline_s, OPEN_DEADLINE_S))
         finally:
             telling.cancel()
         self._pool = asyncpg.create_pool(
@@ -163,47 +169,41 @@ class Database:
         return self._pool
 
     async def fetch(self, query: str, *args: Any) -> list[Row]:
-        async def statement(connection: Any) -> list[Row]:
-            rows: list[Row] = await connection.fetch(query, *args, timeout=_patience_s(args))
-            return rows
-
-        return await self.call(statement)
+        return await self.call(lambda tx: tx.fetch(query, *args))
 
     async def fetchrow(self, query: str, *args: Any) -> Row | None:
-        async def statement(connection: Any) -> Row | None:
-            row: Row | None = await connection.fetchrow(query, *args, timeout=_patience_s(args))
-            return row
-
-        return await self.call(statement)
+        return await self.call(lambda tx: tx.fetchrow(query, *args))
 
     async def fetchval(self, query: str, *args: Any) -> Any:
         row = await self.fetchrow(query, *args)
         return None if row is None else row[0]
 
-    async def call(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """Run ``work``, a single statement, until there is an answer or the deadline has passed."""
+    async def call(self, step: Step[T]) -> T:
+        """Run a step of one statement until there is an answer or the deadline has passed."""
+        return await self._call(lambda session: step(PostgresTx(session, prepared_only=False)))
 
+    async def _call(self, work: Callable[[Any], Awaitable[T]]) -> T:
         async def attempt() -> T:
             pool = self._open_pool()
             connection = await pool.acquire(timeout=CONNECT_TIMEOUT_S + STATEMENT_TIMEOUT_S)
             try:
                 return await work(connection)
             except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError):
-                # Nobody knows what still travels on this connection; the next try takes another.
+                # A late answer may still come on this connection; the next try takes another.
                 _drop(connection)
                 raise
             finally:
                 await pool.release(connection, timeout=CLOSE_TIMEOUT_S)
 
-        return await self._persist(attempt)
+        return await self._persist(attempt, self._deadline_s)
 
-    async def transact(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """Run ``work`` in one transaction, and all of it again when that fails or its commit's reply is lost."""
-        return await self.call(lambda session: self._transactions.run(session, work))
+    async def transact(self, step: Step[T]) -> T:
+        """Run a step in one transaction, and all of it again when that fails or its commit's reply is lost."""
+        return await self._call(lambda session: self._transactions.run(session, step))
 
-    async def _persist(self, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def _persist(self, attempt: Callable[[], Awaitable[T]], deadline_s: float) -> T:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._deadline_s
+        deadline = loop.time() + deadline_s
         tries = 0
         while True:
             try:
@@ -224,7 +224,7 @@ class Database:
 
 
 class _Wait:
-    """What an opening waits for, told once."""
+    """Logs once what an opening waits for."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -235,7 +235,7 @@ class _Wait:
 
 
 async def _prepare_session(connection: Any, where: str) -> str:
-    """Returns what was not safe about it before, for people."""
+    """Make the session safe. Returns a text about what was unsafe before; empty when nothing was."""
     version = connection.get_server_version()
     if version.major < OLDEST_SERVER:
         raise MetadataError(
@@ -245,18 +245,12 @@ async def _prepare_session(connection: Any, where: str) -> str:
     return await secure_session(connection, where)
 
 
-def _patience_s(args: tuple[Any, ...]) -> float:
-    """A commit of 50,000 partitions takes seconds: sending it again for impatience would only add to the load."""
-    longest = max((len(arg) for arg in args if isinstance(arg, list)), default=0)
-    return STATEMENT_TIMEOUT_S + longest * STATEMENT_TIMEOUT_PER_ROW_S
-
-
 async def _leave_as_it_is(_connection: object) -> None:
     """Nothing of ours outlives its transaction in a session, so returning it to the pool costs no round trip."""
 
 
 def _drop(pooled: Any) -> None:
-    """The pool has already taken a connection back that it saw closing."""
+    """Close a connection of the pool. The pool may have noticed already, and then refuses."""
     with contextlib.suppress(asyncpg.InterfaceError):
         pooled.terminate()
 
@@ -269,6 +263,6 @@ async def _close_quietly(connection: Any) -> None:
 
 
 def _place(dsn: str) -> str:
-    """``host:port/database`` of a DSN; nothing of it that could be a secret."""
+    """``host:port/database`` of a DSN, without user, password and options."""
     without_user = dsn.rpartition("@")[2] if "@" in dsn else dsn.partition("://")[2]
     return without_user.partition("?")[0].partition("#")[0] or "localhost"

@@ -1,4 +1,4 @@
-"""Whether an answered commit is safe: what the server does before it answers, and who would take over from it.
+"""Whether an answered commit is safe: what the server does before it answers, and which standby would take over.
 
 A commit acknowledges records. With ``synchronous_commit = off`` the server answers before the commit is on its disk,
 and a crash loses it. With ``local`` it answers before a synchronous standby has it, and a fail-over loses it. Such a
@@ -61,7 +61,7 @@ async def secure_session(connection: Any, where: str) -> str:
 
 
 async def standby_warning(connection: Any, where: str) -> str:
-    """Whether a fail-over could lose commits, for people; empty when it could not, or when that cannot be seen."""
+    """A text that says how a fail-over could lose commits. Empty when it could not, or when that is not known."""
     with contextlib.suppress(asyncpg.PostgresError):
         count = await connection.fetchval(_STANDBYS)
         if count:

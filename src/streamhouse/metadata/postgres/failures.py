@@ -1,13 +1,14 @@
 """What an error of PostgreSQL, asyncpg or the network means: send the call again, or tell the caller what is wrong.
 
-Every mutating call of the contract may be sent again after a lost reply, so whatever does not prove the call wrong is
-worth another try until the deadline. Errors never quote the DSN: it may hold a password.
+Every mutating call of the contract may be sent again after a lost reply. So any error that does not prove the call
+wrong is followed by another try, until the deadline. Errors never quote the DSN: it may hold a password.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from typing import Final
 
 import asyncpg
@@ -17,7 +18,9 @@ from streamhouse.core.errors import (
     DurabilityMismatch,
     GroupNotEmpty,
     InvalidRequest,
+    MetadataDenied,
     MetadataError,
+    MetadataMisconfigured,
     MetadataUnavailable,
     StaleEpoch,
     StreamHouseError,
@@ -39,12 +42,12 @@ _TRY_AGAIN: Final = frozenset(
     }
 )
 _CONNECTION_LOST: Final = frozenset({"25P03", "57P01", "57P02", "57P03", "57P05"})
-_AT_OPENING: Final = {
-    "28000": "check the user, and that the server's pg_hba.conf lets it in",
-    "28P01": "check the password in the metadata URL, PGPASSWORD or the password file",
-    "3D000": "create the database, or correct its name in the metadata URL",
-    "3F000": "create the schema that search_path names",
-    "42501": "grant the user CREATE on the schema and the rights on its tables",
+_AT_OPENING: Final[Mapping[str, tuple[type[MetadataError], str]]] = {
+    "28000": (MetadataDenied, "check the user, and that the server's pg_hba.conf lets it in"),
+    "28P01": (MetadataDenied, "check the password in the metadata URL, PGPASSWORD or the password file"),
+    "3D000": (MetadataMisconfigured, "create the database, or correct its name in the metadata URL"),
+    "3F000": (MetadataMisconfigured, "create the schema that search_path names"),
+    "42501": (MetadataDenied, "grant the user CREATE on the schema and the rights on its tables"),
 }
 
 
@@ -75,7 +78,7 @@ def unavailable(error: BaseException, where: str) -> MetadataUnavailable:
 
 
 def in_short(error: BaseException) -> str:
-    """Why a connection did not come about, in few words. asyncio's are many: which call failed, for each address."""
+    """Why a connection failed, in few words. asyncio names the failed call for each address, which is too long."""
     if isinstance(error, TimeoutError):
         return "no answer"
     if isinstance(error, OSError):
@@ -85,7 +88,7 @@ def in_short(error: BaseException) -> str:
 
 
 def translated(error: BaseException, where: str) -> StreamHouseError | None:
-    """What to raise for an error that no second try can mend; None when it is not one of the database's."""
+    """The error to raise when another try cannot help; None when it is not an error of the database."""
     if isinstance(error, asyncpg.PostgresError):
         return _translate_sqlstate(error, error.sqlstate or "", where)
     if isinstance(error, asyncpg.InterfaceError):
@@ -105,7 +108,8 @@ def _translate_sqlstate(error: asyncpg.PostgresError, sqlstate: str, where: str)
     if sqlstate == "SH004":
         return GroupNotEmpty(message)
     if sqlstate in _AT_OPENING:
-        return MetadataError(f"PostgreSQL at {where}: {message}", hint=_AT_OPENING[sqlstate])
+        kind, hint = _AT_OPENING[sqlstate]
+        return kind(f"PostgreSQL at {where}: {message}", hint=hint)
     if sqlstate.startswith("22"):
         return InvalidRequest(f"PostgreSQL cannot take a value of this call: {message}")
     return MetadataError(f"PostgreSQL at {where} refused a statement: {message} (SQLSTATE {sqlstate})")

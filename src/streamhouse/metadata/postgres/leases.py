@@ -19,8 +19,7 @@ from streamhouse.metadata.contract import (
     SlotKey,
 )
 from streamhouse.metadata.postgres.database import Database
-from streamhouse.metadata.postgres.rows import plain_uuid, split_lease_keys, to_lease
-from streamhouse.metadata.postgres.session import Connection, Row
+from streamhouse.metadata.rows.layer import Row, RowTx, as_uuid, optional_uuid
 
 # The clock ticks when the function is done: from then until the statement ends, no other call can store a reading.
 _AND_TICK: Final = """
@@ -86,21 +85,19 @@ class PostgresLeases(Leases):
 
     async def list_leases(self, *, agent_id: str | None = None, keys: Sequence[LeaseKey] | None = None) -> list[Lease]:
         checks.check_keys(keys or (), "leases")
-        return await self._database.call(lambda connection: read_leases(connection, agent_id=agent_id, keys=keys))
+        return await self._database.call(lambda tx: read_leases(tx, agent_id=agent_id, keys=keys))
 
 
-async def read_leases(
-    connection: Connection, *, agent_id: str | None = None, keys: Sequence[LeaseKey] | None = None
-) -> list[Lease]:
+async def read_leases(tx: RowTx, *, agent_id: str | None = None, keys: Sequence[LeaseKey] | None = None) -> list[Lease]:
     if keys is None:
-        partitions = await connection.fetch(_ALL_PARTITION_LEASES, agent_id)
-        slots = await connection.fetch(_SLOT_LEASES, agent_id, None)
+        partitions = await tx.fetch(_ALL_PARTITION_LEASES, agent_id)
+        slots = await tx.fetch(_SLOT_LEASES, agent_id, None)
     else:
         topic_ids, partition_ids, _, slot_ids, _ = split_lease_keys(list(dict.fromkeys(keys)))
-        partitions = await connection.fetch(_SOME_PARTITION_LEASES, agent_id, topic_ids, partition_ids)
-        slots = await connection.fetch(_SLOT_LEASES, agent_id, slot_ids)
+        partitions = await tx.fetch(_SOME_PARTITION_LEASES, agent_id, topic_ids, partition_ids)
+        slots = await tx.fetch(_SLOT_LEASES, agent_id, slot_ids)
     return [
-        *(to_lease(PartitionKey(TopicId(plain_uuid(row["topic_id"])), row["partition_id"]), row) for row in partitions),
+        *(to_lease(PartitionKey(TopicId(as_uuid(row["topic_id"])), row["partition_id"]), row) for row in partitions),
         *(to_lease(SlotKey(row["slot"]), row) for row in slots),
     ]
 
@@ -122,3 +119,30 @@ def _renewed(key: LeaseKey, row: Row | None) -> RenewOutcome:
     if row is None:
         return RenewOutcome(key=key, renewed=False, lease=None)
     return RenewOutcome(key=key, renewed=row["renewed"], lease=to_lease(key, row))
+
+
+def to_lease(key: LeaseKey, row: Row) -> Lease:
+    return Lease(
+        key=key,
+        topic=row["topic"],
+        agent_id=row["agent_id"],
+        incarnation=optional_uuid(row["incarnation"]),
+        epoch=row["epoch"],
+        acquired_at_ms=row["acquired_at"],
+        expires_at_ms=row["expires_at"],
+        expired=row["expired"],
+        high_watermark=row["high_watermark"],
+    )
+
+
+def split_lease_keys(keys: Sequence[LeaseKey]) -> tuple[list[Any], list[Any], list[Any], list[Any], list[Any]]:
+    """Columns of topic ids, partition ids and their places, and of slots and their places, among ``keys``."""
+    partitions = [(key, place) for place, key in enumerate(keys) if isinstance(key, PartitionKey)]
+    slots = [(key, place) for place, key in enumerate(keys) if isinstance(key, SlotKey)]
+    return (
+        [key.topic_id for key, _ in partitions],
+        [key.partition for key, _ in partitions],
+        [place for _, place in partitions],
+        [key.slot for key, _ in slots],
+        [place for _, place in slots],
+    )

@@ -1,7 +1,12 @@
-"""One connection that listens for what any process commits, and comes back when it was lost.
+"""One connection that listens for what any process commits, and reconnects after it was lost.
 
-Owns the LISTEN connection and its reconnecting. After a time without it, subscribers are told that anything may have
-changed, since nobody can tell what they missed.
+The lines that arrive are written by ``sh_notify_keys`` and ``sh_notify_name`` in the database:
+
+    commit <topic id, 32 hex digits>:<partition>,<partition>;<topic id>:…
+    groups <name>
+    any
+
+After a time without a connection subscribers get one ANY, because what they missed is not known.
 """
 
 from __future__ import annotations
@@ -10,15 +15,21 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from typing import Any, Final
+from uuid import UUID
 
 import asyncpg
 
 from streamhouse.core.backoff import Backoff
 from streamhouse.core.errors import StreamHouseError
+from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.core.randomness import Randomness
-from streamhouse.metadata.contract import Change
+from streamhouse.metadata.contract import Change, ChangeKind
 from streamhouse.metadata.postgres.database import Database
-from streamhouse.metadata.postgres.notices import ANYTHING, CHANNEL, parse_notice
+
+CHANNEL: Final = "streamhouse"
+
+_WITH_NAME: Final = frozenset({ChangeKind.TOPICS, ChangeKind.TRANSFERS, ChangeKind.GROUPS, ChangeKind.DEFINITIONS})
+ANYTHING: Final = Change(kind=ChangeKind.ANY)
 
 _CHECK_INTERVAL_S: Final = 10.0  # a connection that died without a word is noticed this late
 _BACKOFF: Final = Backoff(first_ms=50, longest_ms=2_000)
@@ -86,3 +97,26 @@ class ChangeListener:
 
     def _heard(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
         self._publish(parse_notice(str(payload)))
+
+
+def parse_notice(payload: str) -> Change:
+    """A line that cannot be read, such as a kind that only a newer StreamHouse knows, is ANY."""
+    word, _, rest = payload.partition(" ")
+    try:
+        kind = ChangeKind(word)
+        if kind is ChangeKind.ANY:
+            return ANYTHING
+        if kind in _WITH_NAME:
+            return Change(kind=kind, name=rest)
+        return Change(kind=kind, keys=_parse_keys(rest))
+    except ValueError:
+        return ANYTHING
+
+
+def _parse_keys(text: str) -> tuple[PartitionKey, ...]:
+    keys: list[PartitionKey] = []
+    for group in text.split(";") if text else ():
+        topic_id, _, partitions = group.partition(":")
+        topic = TopicId(UUID(topic_id))
+        keys.extend(PartitionKey(topic, int(partition)) for partition in partitions.split(","))
+    return tuple(keys)

@@ -21,15 +21,15 @@ from streamhouse.metadata.contract import (
     ScanRange,
 )
 from streamhouse.metadata.postgres.database import Database
-from streamhouse.metadata.postgres.rows import (
+from streamhouse.metadata.rows.layer import (
     ENTRY_COLUMNS,
     PARTITION_COLUMNS,
+    Row,
+    as_uuid,
     key_columns,
-    plain_uuid,
     to_entry,
     to_partition,
 )
-from streamhouse.metadata.postgres.session import Row
 
 _SAME_PARTITION: Final = "e.topic_id = p.topic_id AND e.partition_id = p.partition_id"
 _FIND: Final = f"""
@@ -154,7 +154,7 @@ class PostgresLookups(Log):
                 epoch=row["epoch"],
                 start_offset=row["start_offset"],
                 agent_id=row["agent_id"],
-                wal_id=plain_uuid(row["wal_id"]),
+                wal_id=as_uuid(row["wal_id"]),
                 started_at_ms=row["started_at"],
             )
             for row in rows

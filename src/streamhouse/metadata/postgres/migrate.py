@@ -7,7 +7,8 @@ from typing import Final
 from streamhouse.core.errors import MetadataError
 from streamhouse.core.randomness import Randomness
 from streamhouse.metadata.migrations import Migration, load_migrations, pending_migrations
-from streamhouse.metadata.postgres.session import Connection, Transactions
+from streamhouse.metadata.postgres.session import PostgresTx, Transactions
+from streamhouse.metadata.rows.layer import RowTx
 
 MIGRATIONS: Final = load_migrations("streamhouse.metadata.postgres")
 
@@ -15,15 +16,15 @@ MIGRATIONS: Final = load_migrations("streamhouse.metadata.postgres")
 _LOCK: Final = (0x5348, 1)
 
 
-async def migrate(connection: Connection, *, where: str, randomness: Randomness) -> None:
-    """Concurrent starts wait for each other here; whoever comes later finds nothing to do."""
+async def migrate(connection: PostgresTx, *, where: str, randomness: Randomness) -> None:
+    """Concurrent starts wait for each other here; the later ones find nothing to do."""
     product = str(await connection.fetchval("SELECT version()"))
     if not product.startswith("PostgreSQL "):
         raise MetadataError(f"the server at {where} is {product[:80]}, not PostgreSQL")
     if not pending_migrations(MIGRATIONS, await _applied(connection, where), where=where):
         return
 
-    async def bring_up(connection: Connection) -> None:
+    async def bring_up(connection: RowTx) -> None:
         # Without arguments where the statement cannot be prepared before: its table is made here.
         await connection.execute(f"SELECT pg_advisory_xact_lock({_LOCK[0]}, {_LOCK[1]})")
         for migration in pending_migrations(MIGRATIONS, await _applied(connection, where), where=where):
@@ -32,10 +33,10 @@ async def migrate(connection: Connection, *, where: str, randomness: Randomness)
             f"INSERT INTO store_info (id, cluster_id) VALUES (1, '{randomness.uuid()}') ON CONFLICT DO NOTHING"
         )
 
-    await Transactions().run(connection, bring_up)
+    await Transactions().run(connection.session, bring_up)
 
 
-async def _applied(connection: Connection, where: str) -> set[int]:
+async def _applied(connection: RowTx, where: str) -> set[int]:
     schema = await connection.fetchval("SELECT current_schema()")
     if schema is None:
         raise MetadataError(
@@ -50,7 +51,7 @@ async def _applied(connection: Connection, where: str) -> set[int]:
     return {int(row["version"]) for row in await connection.fetch("SELECT version FROM schema_migrations")}
 
 
-async def _run(connection: Connection, migration: Migration) -> None:
+async def _run(connection: RowTx, migration: Migration) -> None:
     await connection.execute(migration.sql)
     await connection.execute(
         f"INSERT INTO schema_migrations (version, name, applied_at)"

@@ -11,13 +11,12 @@ from streamhouse.core.limits import MAX_PRODUCERS_PER_PARTITION
 from streamhouse.metadata import checks
 from streamhouse.metadata.contract import Log, ProducerBatch, ProducerPage, ProducerState
 from streamhouse.metadata.postgres.database import Database
-from streamhouse.metadata.postgres.rows import changed_rows, key_columns, to_key
-from streamhouse.metadata.postgres.session import Row
+from streamhouse.metadata.rows.layer import Row, key_columns, to_key
 
 _MINUTE_MS: Final = 60_000
 _BEGINNING: Final = (2**63 - 1, 2**63 - 1)
 _ROWS_PER_STEP: Final = 100
-"""Turned into objects before the event loop gets its turn: about a millisecond of work."""
+"""Rows that are turned into objects before other tasks of the event loop run: about a millisecond of work."""
 
 # Both bounds on the minute are conditions of the index, so that a page never walks over idle windows that wait for
 # their sweep. OFFSET 0 keeps the look for those from being repeated for every row of the page.
@@ -147,10 +146,7 @@ class PostgresProducers(Log):
     async def expire_commits(self, *, keep_ms: int, limit: int) -> int:
         checks.check_duration(keep_ms, "an age")
         checks.check_sweep_limit(limit)
-        status = await self._database.call(
-            lambda connection: connection.execute(_EXPIRE_COMMITS, keep_ms, limit),
-        )
-        return changed_rows(status)
+        return await self._database.call(lambda tx: tx.execute(_EXPIRE_COMMITS, keep_ms, limit))
 
 
 def _place(state: ProducerState | None) -> tuple[int, int]:

@@ -28,10 +28,9 @@ from streamhouse.metadata.contract import (
 )
 from streamhouse.metadata.postgres.database import Database
 from streamhouse.metadata.postgres.leases import read_leases
-from streamhouse.metadata.postgres.rows import plain_uuid
-from streamhouse.metadata.postgres.session import Connection, Row
+from streamhouse.metadata.rows.layer import Row, RowTx, as_uuid
 
-# Past its deadline an open transfer counts as FAILED, whether or not somebody has come by to write that down.
+# Past its deadline an open transfer counts as FAILED, whether or not that is written down yet.
 _COLUMNS: Final = """
     t.transfer_id, t.topic_id, t.partition_id, t.slot, t.from_agent, t.to_agent, t.epoch, t.reason, t.created_at,
     t.deadline_at, t.target_incarnation, t.target_wal_id,
@@ -96,30 +95,30 @@ class PostgresTransfers(Leases):
         if to_agent == holder.agent_id:
             raise InvalidRequest(f"agent {to_agent} cannot transfer {held.key} to itself")
 
-        async def work(connection: Connection) -> Transfer:
-            row = await _lock_lease(connection, held.key)
-            known = await connection.fetchrow(_BY_ID, transfer_id)
+        async def work(tx: RowTx) -> Transfer:
+            row = await _lock_lease(tx, held.key)
+            known = await tx.fetchrow(_BY_ID, transfer_id)
             if known is not None:
                 return _to_transfer(known)
-            await _check_leads(connection, row, held, holder)
-            if not await connection.fetchval("SELECT EXISTS (SELECT 1 FROM agents WHERE agent_id = $1)", to_agent):
+            await _check_leads(tx, row, held, holder)
+            if not await tx.fetchval("SELECT EXISTS (SELECT 1 FROM agents WHERE agent_id = $1)", to_agent):
                 raise AgentNotFound(f"agent {to_agent} is not registered")
-            await connection.execute(_END_OVERDUE, *_key_columns(held.key))
-            other = await connection.fetchval(_OPEN_ONE, *_key_columns(held.key))
+            await tx.execute(_END_OVERDUE, *_key_columns(held.key))
+            other = await tx.fetchval(_OPEN_ONE, *_key_columns(held.key))
             if other is not None:
                 raise TransferConflict(f"{held.key} is being transferred already, by {other}")
-            inserted = await connection.fetchrow(
+            inserted = await tx.fetchrow(
                 _INSERT, transfer_id, *_key_columns(held.key), holder.agent_id, to_agent, held.epoch, timeout_ms
             )
             assert inserted is not None
-            await connection.execute(_NOTIFY, to_agent)
+            await tx.execute(_NOTIFY, to_agent)
             return _to_transfer(inserted)
 
         return await self._database.transact(work)
 
     async def accept_transfer(self, transfer_id: UUID, *, target: Holder) -> Transfer:
-        async def work(connection: Connection) -> Transfer:
-            row = await _lock_transfer(connection, transfer_id)
+        async def work(tx: RowTx) -> Transfer:
+            row = await _lock_transfer(tx, transfer_id)
             transfer = _to_transfer(row)
             if transfer.to_agent != target.agent_id:
                 raise TransferConflict(f"transfer {transfer_id} is to {transfer.to_agent}, not to {target.agent_id}")
@@ -127,7 +126,7 @@ class PostgresTransfers(Leases):
             if went_on and row["target_incarnation"] == target.incarnation:
                 return transfer
             _check_state(transfer, TransferState.PENDING)
-            accepted = await connection.fetchrow(
+            accepted = await tx.fetchrow(
                 f"""UPDATE lease_transfers AS t SET state = 'accepted', target_incarnation = $2, target_wal_id = $3
                     WHERE t.transfer_id = $1 RETURNING {_COLUMNS}""",
                 transfer_id,
@@ -135,7 +134,7 @@ class PostgresTransfers(Leases):
                 target.wal_id,
             )
             assert accepted is not None
-            await connection.execute(_NOTIFY, transfer.from_agent)
+            await tx.execute(_NOTIFY, transfer.from_agent)
             return _to_transfer(accepted)
 
         return await self._database.transact(work)
@@ -144,14 +143,14 @@ class PostgresTransfers(Leases):
         checks.check_agent_id(agent_id)
         checks.check_text(reason, "a reason", may_be_empty=True)
 
-        async def work(connection: Connection) -> Transfer:
-            transfer = _to_transfer(await _lock_transfer(connection, transfer_id))
+        async def work(tx: RowTx) -> Transfer:
+            transfer = _to_transfer(await _lock_transfer(tx, transfer_id))
             if agent_id not in (transfer.from_agent, transfer.to_agent):
                 raise TransferConflict(f"transfer {transfer_id} does not concern {agent_id}")
             if transfer.state is TransferState.REJECTED:
                 return transfer
             _check_state(transfer, *OPEN_TRANSFER_STATES)
-            rejected = await connection.fetchrow(
+            rejected = await tx.fetchrow(
                 f"""UPDATE lease_transfers AS t SET state = 'rejected', reason = $2, ended_at = sh_now_ms()
                     WHERE t.transfer_id = $1 RETURNING {_COLUMNS}""",
                 transfer_id,
@@ -159,7 +158,7 @@ class PostgresTransfers(Leases):
             )
             assert rejected is not None
             other = transfer.to_agent if agent_id == transfer.from_agent else transfer.from_agent
-            await connection.execute(_NOTIFY, other)
+            await tx.execute(_NOTIFY, other)
             return _to_transfer(rejected)
 
         return await self._database.transact(work)
@@ -170,16 +169,16 @@ class PostgresTransfers(Leases):
         checks.check_lease_keys((), ttl_ms)
         checks.check_duration(liveness_timeout_ms, "a liveness timeout")
 
-        async def work(connection: Connection) -> Lease:
-            key = _to_transfer(_found(await connection.fetchrow(_BY_ID, transfer_id), transfer_id)).key
-            lease = await _lock_lease(connection, key)
-            row = await _lock_transfer(connection, transfer_id)
+        async def work(tx: RowTx) -> Lease:
+            key = _to_transfer(_found(await tx.fetchrow(_BY_ID, transfer_id), transfer_id)).key
+            lease = await _lock_lease(tx, key)
+            row = await _lock_transfer(tx, transfer_id)
             transfer = _to_transfer(row)
             if transfer.state is not TransferState.COMPLETED:
-                await _check_completion(connection, row, lease, holder, next_offset, liveness_timeout_ms)
-                await connection.execute(_CHECK_BINDING, transfer.to_agent, row["target_wal_id"], ttl_ms)
-                await _hand_over(connection, row, next_offset, ttl_ms)
-            answer = await read_leases(connection, keys=[key])
+                await _check_completion(tx, row, lease, holder, next_offset, liveness_timeout_ms)
+                await tx.execute(_CHECK_BINDING, transfer.to_agent, row["target_wal_id"], ttl_ms)
+                await _hand_over(tx, row, next_offset, ttl_ms)
+            answer = await read_leases(tx, keys=[key])
             if not answer:
                 raise NotLeader(str(key), current_leader=None)
             return answer[0]
@@ -203,8 +202,8 @@ class PostgresTransfers(Leases):
     async def expire_transfers(self, *, keep_ms: int) -> list[Transfer]:
         checks.check_duration(keep_ms, "an age")
 
-        async def work(connection: Connection) -> list[Transfer]:
-            rows = await connection.fetch(
+        async def work(tx: RowTx) -> list[Transfer]:
+            rows = await tx.fetch(
                 f"""WITH overdue AS (
                         SELECT o.transfer_id FROM lease_transfers AS o
                         WHERE o.ended_at IS NULL AND o.deadline_at <= (SELECT sh_now_ms())
@@ -213,29 +212,27 @@ class PostgresTransfers(Leases):
                     UPDATE lease_transfers AS t SET state = 'failed', ended_at = sh_now_ms()
                     FROM overdue WHERE t.transfer_id = overdue.transfer_id RETURNING {_COLUMNS}"""
             )
-            await connection.execute(
-                "DELETE FROM lease_transfers WHERE ended_at < (SELECT sh_now_ms()) - $1::bigint", keep_ms
-            )
+            await tx.execute("DELETE FROM lease_transfers WHERE ended_at < (SELECT sh_now_ms()) - $1::bigint", keep_ms)
             failed = sorted((_to_transfer(row) for row in rows), key=lambda t: (t.created_at_ms, t.transfer_id))
             for agent_id in sorted({agent for t in failed for agent in (t.from_agent, t.to_agent)}):
-                await connection.execute(_NOTIFY, agent_id)
+                await tx.execute(_NOTIFY, agent_id)
             return failed
 
         return await self._database.transact(work)
 
 
-async def _lock_lease(connection: Connection, key: LeaseKey) -> Row | None:
+async def _lock_lease(tx: RowTx, key: LeaseKey) -> Row | None:
     if isinstance(key, SlotKey):
-        return await connection.fetchrow(_LOCK_SLOT, key.slot)
-    return await connection.fetchrow(_LOCK_PARTITION, key.topic_id, key.partition)
+        return await tx.fetchrow(_LOCK_SLOT, key.slot)
+    return await tx.fetchrow(_LOCK_PARTITION, key.topic_id, key.partition)
 
 
-async def _lock_transfer(connection: Connection, transfer_id: UUID) -> Row:
-    return _found(await connection.fetchrow(f"{_BY_ID} FOR UPDATE OF t", transfer_id), transfer_id)
+async def _lock_transfer(tx: RowTx, transfer_id: UUID) -> Row:
+    return _found(await tx.fetchrow(f"{_BY_ID} FOR UPDATE OF t", transfer_id), transfer_id)
 
 
-async def _check_leads(connection: Connection, row: Row | None, held: HeldLease, holder: Holder) -> None:
-    now_ms = await connection.fetchval("SELECT sh_now_ms()")
+async def _check_leads(tx: RowTx, row: Row | None, held: HeldLease, holder: Holder) -> None:
+    now_ms = await tx.fetchval("SELECT sh_now_ms()")
     live = row is not None and row["lease_expires_at"] > now_ms
     if row is None or not live or not _leads(row, holder, held.epoch):
         raise NotLeader(str(held.key), current_leader=row["leader_agent_id"] if row is not None and live else None)
@@ -247,7 +244,7 @@ def _leads(row: Row, holder: Holder, epoch: int) -> bool:
 
 
 async def _check_completion(
-    connection: Connection, row: Row, lease: Row | None, holder: Holder, next_offset: int, liveness_timeout_ms: int
+    tx: RowTx, row: Row, lease: Row | None, holder: Holder, next_offset: int, liveness_timeout_ms: int
 ) -> None:
     transfer = _to_transfer(row)
     if transfer.from_agent != holder.agent_id:
@@ -260,7 +257,7 @@ async def _check_completion(
             f"the watermark of {transfer.key} is {lease['high_watermark']}, not {next_offset}: "
             "what the sender has taken is not all committed"
         )
-    alive = await connection.fetchval(
+    alive = await tx.fetchval(
         """SELECT EXISTS (SELECT 1 FROM agents
                           WHERE agent_id = $1 AND incarnation = $2 AND last_heartbeat >= (SELECT sh_now_ms()) - $3)""",
         transfer.to_agent,
@@ -271,25 +268,25 @@ async def _check_completion(
         raise TransferConflict(f"{transfer.to_agent} is not alive any more as the incarnation that accepted")
 
 
-async def _hand_over(connection: Connection, row: Row, next_offset: int, ttl_ms: int | None) -> None:
+async def _hand_over(tx: RowTx, row: Row, next_offset: int, ttl_ms: int | None) -> None:
     transfer = _to_transfer(row)
     incarnation, wal_id = row["target_incarnation"], row["target_wal_id"]
     key = transfer.key
     if isinstance(key, SlotKey):
-        await connection.execute(_GIVE_SLOT, key.slot, transfer.to_agent, incarnation, wal_id, ttl_ms)
-        await connection.execute("SELECT sh_notify_keys('leases', '{}', '{}')")
+        await tx.execute(_GIVE_SLOT, key.slot, transfer.to_agent, incarnation, wal_id, ttl_ms)
+        await tx.execute("SELECT sh_notify_keys('leases', '{}', '{}')")
     else:
         where = (key.topic_id, key.partition)
         bump, note, give = _GIVE_PARTITION
-        await connection.execute(bump, *where, transfer.epoch, next_offset)
-        await connection.execute(note, *where, transfer.epoch, next_offset, transfer.to_agent, wal_id)
-        await connection.execute(give, *where, transfer.to_agent, incarnation, wal_id, transfer.epoch, ttl_ms)
-        await connection.execute("SELECT sh_notify_keys('leases', $1, $2)", [key.topic_id], [key.partition])
-    await connection.execute(
+        await tx.execute(bump, *where, transfer.epoch, next_offset)
+        await tx.execute(note, *where, transfer.epoch, next_offset, transfer.to_agent, wal_id)
+        await tx.execute(give, *where, transfer.to_agent, incarnation, wal_id, transfer.epoch, ttl_ms)
+        await tx.execute("SELECT sh_notify_keys('leases', $1, $2)", [key.topic_id], [key.partition])
+    await tx.execute(
         "UPDATE lease_transfers SET state = 'completed', ended_at = sh_now_ms() WHERE transfer_id = $1",
         transfer.transfer_id,
     )
-    await connection.execute(_NOTIFY, transfer.to_agent)
+    await tx.execute(_NOTIFY, transfer.to_agent)
 
 
 def _check_state(transfer: Transfer, *wanted: TransferState) -> None:
@@ -314,11 +311,11 @@ def _key_columns(key: LeaseKey) -> tuple[UUID | None, int | None, int | None]:
 def _to_transfer(row: Row) -> Transfer:
     key: LeaseKey
     if row["slot"] is None:
-        key = PartitionKey(TopicId(plain_uuid(row["topic_id"])), row["partition_id"])
+        key = PartitionKey(TopicId(as_uuid(row["topic_id"])), row["partition_id"])
     else:
         key = SlotKey(row["slot"])
     return Transfer(
-        transfer_id=plain_uuid(row["transfer_id"]),
+        transfer_id=as_uuid(row["transfer_id"]),
         key=key,
         from_agent=row["from_agent"],
         to_agent=row["to_agent"],

@@ -54,7 +54,7 @@ class Tail:
 
 
 def find_tails(tx: Tx, keys: Sequence[PartitionKey]) -> dict[PartitionKey, Tail]:
-    """Those that exist."""
+    """The tails of those partitions that exist."""
     asked = [(number, *sql_key(key)) for number, key in enumerate(keys)]
     return {
         (key := keys[number]): Tail(key, state == "OPEN", mode, watermark, epoch, horizon, watermark, max_time)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from typing import Any, Final
+from uuid import UUID
 
-from streamhouse.core.ids import AppendId, PartitionKey
+from streamhouse.core.ids import AppendId, PartitionKey, TopicId
 from streamhouse.metadata import checks
 from streamhouse.metadata.contract import (
     NO_PRODUCER,
@@ -25,8 +26,7 @@ from streamhouse.metadata.contract import (
 )
 from streamhouse.metadata.sqlite.appends import Appends, Tail, find_tails
 from streamhouse.metadata.sqlite.producers import Windows
-from streamhouse.metadata.sqlite.rows import lock_order, topic_id_of
-from streamhouse.metadata.sqlite.shell import Shell
+from streamhouse.metadata.sqlite.rows import lock_order
 from streamhouse.metadata.sqlite.transactions import Tx
 
 Outcomes = dict[PartitionKey, SliceOutcome]
@@ -35,6 +35,7 @@ _NOTHING_YET: Final = -(2**62)
 
 
 def commit_leased(tx: Tx, append_id: AppendId, slices: Sequence[LeasedSlice]) -> list[SliceOutcome]:
+    checks.check_slices(slices)
     outcomes, newest_object_ms = _committed_before(tx, append_id)
     repeated = len(outcomes)
     fresh = sorted((piece for piece in slices if piece.key not in outcomes), key=lambda piece: lock_order(piece.key))
@@ -55,7 +56,7 @@ def judge_leased(tail: Tail, *, epoch: int, base_offset: int, object_stamp_ms: i
 
     ``object_stamp_ms`` is None for an object that is referenced already: it cannot be deleted, whatever its age (R6).
     """
-    leads = epoch == tail.leader_epoch > 0  # before the first lease nobody leads, not even epoch 0
+    leads = epoch == tail.leader_epoch > 0  # before the first lease there is no leader, not even epoch 0
     if not tail.is_open or tail.write_mode != WriteMode.LEASED or not leads:
         return Verdict.FENCED
     if object_stamp_ms is not None and object_stamp_ms < tail.gc_horizon_ms:
@@ -114,6 +115,8 @@ def _commit_leased_slice(tail: Tail | None, piece: LeasedSlice, appends: Appends
 def commit_leaderless(
     tx: Tx, append_id: AppendId, blob: ObjectRef, slices: Sequence[LeaderlessSlice]
 ) -> list[SliceOutcome]:
+    checks.check_object(blob)
+    checks.check_slices(slices)
     outcomes, newest_object_ms = _committed_before(tx, append_id)
     repeated = len(outcomes)
     fresh = sorted((piece for piece in slices if piece.key not in outcomes), key=lambda piece: lock_order(piece.key))
@@ -205,7 +208,7 @@ def _committed_before(tx: Tx, append_id: AppendId) -> tuple[Outcomes, int]:
 
 
 def _remember(tx: Tx, append_id: AppendId, outcomes: Outcomes, newest_object_ms: int, *, was_known: bool) -> None:
-    """Only what was committed: a refused partition is judged anew when the commit is sent again."""
+    """Record the committed partitions. A refused one is judged again when the commit is sent again."""
     committed = [outcome for outcome in outcomes.values() if outcome.verdict is Verdict.COMMITTED]
     if not committed or (was_known and all(outcome.repeated for outcome in committed)):
         return
@@ -237,7 +240,7 @@ def _outcome_json(outcome: SliceOutcome) -> list[object]:
 def _outcome_of(stored: list[Any]) -> SliceOutcome:
     topic_id, partition, base, end, watermark, epoch, batches = stored
     return SliceOutcome(
-        key=PartitionKey(topic_id_of(bytes.fromhex(topic_id)), partition),
+        key=PartitionKey(TopicId(UUID(hex=topic_id)), partition),
         verdict=Verdict.COMMITTED,
         base_offset=base,
         end_offset=end,
@@ -250,26 +253,10 @@ def _outcome_of(stored: list[Any]) -> SliceOutcome:
 
 def expire_commits(tx: Tx, *, keep_ms: int, limit: int) -> int:
     """Below the store-wide horizon no object of theirs can be committed again, so no repeat needs them (R5)."""
+    checks.check_duration(keep_ms, "an age")
+    checks.check_sweep_limit(limit)
     return tx.run(
         "DELETE FROM commits WHERE rowid IN (SELECT rowid FROM commits WHERE committed_at < ? AND newest_object_at < "
         "(SELECT gc_horizon_ms FROM store_info) ORDER BY newest_object_at LIMIT ?)",
         (tx.now_ms - keep_ms, limit),
     )
-
-
-class CommitCalls(Shell):
-    async def commit_leased(self, append_id: AppendId, slices: Sequence[LeasedSlice]) -> list[SliceOutcome]:
-        checks.check_slices(slices)
-        return await self._write(commit_leased, append_id, tuple(slices))
-
-    async def commit_leaderless(
-        self, append_id: AppendId, blob: ObjectRef, slices: Sequence[LeaderlessSlice]
-    ) -> list[SliceOutcome]:
-        checks.check_object(blob)
-        checks.check_slices(slices)
-        return await self._write(commit_leaderless, append_id, blob, tuple(slices))
-
-    async def expire_commits(self, *, keep_ms: int, limit: int) -> int:
-        checks.check_duration(keep_ms, "an age")
-        checks.check_sweep_limit(limit)
-        return await self._write(expire_commits, keep_ms=keep_ms, limit=limit)

@@ -7,13 +7,13 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
-from streamhouse.core.errors import MetadataError, MetadataUnavailable, StreamHouseError
+from streamhouse.core.errors import MetadataDamaged, MetadataError, MetadataUnavailable, StreamHouseError
 from streamhouse.core.limits import MIB
 
 MEMORY: Final = ":memory:"
 
 FAILURES: Final = (sqlite3.Error, UnicodeDecodeError)
-"""What a statement raises. The latter when the message about a damaged page quotes bytes of it that are no text."""
+"""What a statement raises. UnicodeDecodeError: SQLite's message about a damaged page quotes bytes that are no text."""
 
 _OLDEST_SQLITE: Final = (3, 35, 0)  # RETURNING; generated columns and upserts are older
 _STATEMENT_CACHE: Final = 512  # more than the backend has, so that each is prepared once per connection
@@ -47,7 +47,7 @@ def connect(path: str, *, busy_timeout_ms: int, read_only: bool = False) -> sqli
 
 
 def _check_place(path: str) -> None:
-    """SQLite says "unable to open database file" for all of these; a person needs to know which it is."""
+    """SQLite says "unable to open database file" in all of these cases. Say which one it is."""
     if path == MEMORY:
         return
     parent = Path(path).absolute().parent
@@ -60,6 +60,8 @@ def _check_place(path: str) -> None:
 
 
 def _set_up(connection: sqlite3.Connection, path: str, *, busy_timeout_ms: int, read_only: bool) -> None:
+    connection.row_factory = sqlite3.Row
+    connection.create_function("sh_uuid", 1, bytes.fromhex, deterministic=True)
     connection.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
     _check_ours(connection, path)
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
@@ -78,7 +80,7 @@ def _set_up(connection: sqlite3.Connection, path: str, *, busy_timeout_ms: int, 
 
 
 def _check_ours(connection: sqlite3.Connection, path: str) -> None:
-    """Before anything is changed in it: even the switch to write-ahead logging would last."""
+    """Called before anything is changed in the file: even the switch to write-ahead logging would stay."""
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if tables and "schema_migrations" not in tables:
         raise MetadataError(
@@ -88,9 +90,9 @@ def _check_ours(connection: sqlite3.Connection, path: str) -> None:
 
 
 def translated(error: sqlite3.Error | UnicodeDecodeError, path: str) -> StreamHouseError:
-    """What went wrong, with the path and what to do."""
+    """The error to raise: what went wrong, where, and what to do."""
     if isinstance(error, UnicodeDecodeError):
-        return MetadataError(f"the metadata in {path} is damaged: {error}", hint="restore the file from a backup")
+        return _damaged(path, error)
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the high bits only refine it
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL):
         return Busy(f"the metadata in {path} is locked by another process: {error}")
@@ -99,12 +101,19 @@ def translated(error: sqlite3.Error | UnicodeDecodeError, path: str) -> StreamHo
     if code == sqlite3.SQLITE_IOERR:
         return MetadataUnavailable(f"the metadata in {path} cannot be read or written: {error}", hint="check the disk")
     if code == sqlite3.SQLITE_NOTADB:
-        return MetadataError(f"{path} is not an SQLite database", hint="name another file; this one was not touched")
+        return MetadataDamaged(
+            f"{path} is not an SQLite database, or its header is damaged",
+            hint="name another file, or restore it from a backup; this one was not touched",
+        )
     if code == sqlite3.SQLITE_CORRUPT:
-        return MetadataError(f"the metadata in {path} is damaged: {error}", hint="restore the file from a backup")
+        return _damaged(path, error)
     if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
         return MetadataError(
             f"the metadata in {path} cannot be opened for writing: {error}",
             hint="check that the file and its directory exist and belong to this user",
         )
     return MetadataError(f"the metadata in {path} refused a statement: {error}")
+
+
+def _damaged(path: str, error: Exception) -> MetadataDamaged:
+    return MetadataDamaged(f"the metadata in {path} is damaged: {error}", hint="restore it from a backup")

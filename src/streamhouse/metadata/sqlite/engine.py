@@ -22,7 +22,7 @@ from streamhouse.core.errors import MetadataError
 from streamhouse.metadata.contract import Change
 from streamhouse.metadata.sqlite.clock import StoreClock
 from streamhouse.metadata.sqlite.connections import FAILURES, MEMORY, connect, translated
-from streamhouse.metadata.sqlite.transactions import Job, Refused, Tx, run_jobs, run_read
+from streamhouse.metadata.sqlite.transactions import Job, Tx, run_jobs, run_read
 
 T = TypeVar("T")
 Prepare = Callable[[sqlite3.Connection], None]
@@ -48,10 +48,10 @@ class Engine(ABC):
 
     @abstractmethod
     async def stop(self) -> None:
-        """After what was handed over has ended. Idempotent."""
+        """Stop, after the calls under way have ended. Idempotent."""
 
     @abstractmethod
-    async def write(self, step: Callable[[Tx], T | Refused]) -> T: ...
+    async def write(self, step: Callable[[Tx], T]) -> T: ...
 
     @abstractmethod
     async def read(self, step: Callable[[Tx], T]) -> T: ...
@@ -91,7 +91,7 @@ class InlineEngine(Engine):
             self._connection.close()
             self._connection = None
 
-    async def write(self, step: Callable[[Tx], T | Refused]) -> T:
+    async def write(self, step: Callable[[Tx], T]) -> T:
         job = Job(step)
         run_jobs(self._writer_connection(), self._clock, [job], self._path)
         self._tell(job)
@@ -148,7 +148,7 @@ class ThreadedEngine(Engine):
             self._connection.close()  # last, so that it is the one to fold the log into the file
             self._connection = None
 
-    async def write(self, step: Callable[[Tx], T | Refused]) -> T:
+    async def write(self, step: Callable[[Tx], T]) -> T:
         job = Job(step)
         async with self._room:
             self._check_open()

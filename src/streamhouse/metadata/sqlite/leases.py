@@ -29,9 +29,9 @@ from streamhouse.metadata.contract import (
     SlotKey,
     WriteMode,
 )
+from streamhouse.metadata.rows.layer import as_topic_id, optional_uuid
 from streamhouse.metadata.sqlite.agents import refuse_superseded
-from streamhouse.metadata.sqlite.rows import lock_order, optional_uuid, sql_key, topic_id_of
-from streamhouse.metadata.sqlite.shell import Shell
+from streamhouse.metadata.sqlite.rows import lock_order, sql_key
 from streamhouse.metadata.sqlite.transactions import Tx
 
 _STANDING: Final = """p.topic, p.write_mode, p.leader_epoch, p.high_watermark, l.leader_agent_id, l.lease_expires_at,
@@ -63,8 +63,8 @@ _RECORD_LEASE: Final = """
 
 
 @dataclass(slots=True, kw_only=True)
-class Standing:
-    """A key's epoch and watermark, and who holds the lease beside them (nobody yet when ``agent_id`` is None)."""
+class LeaseStanding:
+    """A key's epoch and watermark, and who holds the lease beside them (``agent_id`` is None: it was never leased)."""
 
     key: LeaseKey
     topic: str | None
@@ -99,15 +99,15 @@ class Standing:
         )
 
 
-def find_standing(tx: Tx, key: LeaseKey) -> Standing | None:
+def find_standing(tx: Tx, key: LeaseKey) -> LeaseStanding | None:
     return find_standings(tx, [key]).get(key)
 
 
-def find_standings(tx: Tx, keys: Sequence[LeaseKey]) -> dict[LeaseKey, Standing]:
-    """Those that exist."""
+def find_standings(tx: Tx, keys: Sequence[LeaseKey]) -> dict[LeaseKey, LeaseStanding]:
+    """The standings of those keys that exist."""
     partitions = [key for key in keys if isinstance(key, PartitionKey)]
     asked = [(number, *sql_key(key)) for number, key in enumerate(partitions)]
-    found: dict[LeaseKey, Standing] = {}
+    found: dict[LeaseKey, LeaseStanding] = {}
     for number, *row in tx.json_rows(_ASKED_PARTITIONS, asked):
         key = partitions[number]
         found[key] = _partition_standing(key, row)
@@ -117,9 +117,9 @@ def find_standings(tx: Tx, keys: Sequence[LeaseKey]) -> dict[LeaseKey, Standing]
     return found
 
 
-def take(tx: Tx, standing: Standing, holder: Holder, *, expires_at_ms: int) -> Standing:
+def take(tx: Tx, standing: LeaseStanding, holder: Holder, *, expires_at_ms: int) -> LeaseStanding:
     """Begin a new leadership: epoch + 1 where the fence is, the lease beside it, a line in the history (R1, R3)."""
-    taken = Standing(
+    taken = LeaseStanding(
         key=standing.key,
         topic=standing.topic,
         leased=True,
@@ -153,7 +153,7 @@ def take(tx: Tx, standing: Standing, holder: Holder, *, expires_at_ms: int) -> S
     return taken
 
 
-def _take_partition(tx: Tx, key: PartitionKey, taken: Standing, holder: Holder) -> None:
+def _take_partition(tx: Tx, key: PartitionKey, taken: LeaseStanding, holder: Holder) -> None:
     watermark = tx.value(
         "UPDATE partitions SET leader_epoch = ? WHERE topic_id = ? AND partition_id = ? AND leader_epoch = ? "
         "RETURNING high_watermark",
@@ -184,6 +184,8 @@ def _take_partition(tx: Tx, key: PartitionKey, taken: Standing, holder: Holder) 
 
 
 def acquire_leases(tx: Tx, holder: Holder, keys: Sequence[LeaseKey], *, ttl_ms: int | None) -> list[AcquireOutcome]:
+    checks.check_agent_id(holder.agent_id)
+    checks.check_lease_keys(keys, ttl_ms)
     refuse_superseded(tx, holder.agent_id, holder.incarnation)
     check_binding(tx, holder.wal_id, ttl_ms)
     standings = find_standings(tx, keys)
@@ -192,7 +194,9 @@ def acquire_leases(tx: Tx, holder: Holder, keys: Sequence[LeaseKey], *, ttl_ms: 
     return [outcomes[key] for key in keys]
 
 
-def _acquire(tx: Tx, holder: Holder, key: LeaseKey, standing: Standing | None, ttl_ms: int | None) -> AcquireOutcome:
+def _acquire(
+    tx: Tx, holder: Holder, key: LeaseKey, standing: LeaseStanding | None, ttl_ms: int | None
+) -> AcquireOutcome:
     if standing is None or not standing.leased:
         return AcquireOutcome(key=key, verdict=AcquireVerdict.GONE, lease=None)
     verdict = _verdict(standing, holder, ttl_ms, tx.now_ms)
@@ -204,7 +208,7 @@ def _acquire(tx: Tx, holder: Holder, key: LeaseKey, standing: Standing | None, t
     return AcquireOutcome(key=key, verdict=verdict, lease=standing.lease(tx.now_ms))
 
 
-def _verdict(standing: Standing, holder: Holder, ttl_ms: int | None, now_ms: int) -> AcquireVerdict:
+def _verdict(standing: LeaseStanding, holder: Holder, ttl_ms: int | None, now_ms: int) -> AcquireVerdict:
     if not standing.is_live(now_ms):
         return AcquireVerdict.ACQUIRED
     if standing.is_held_by(holder):
@@ -215,12 +219,13 @@ def _verdict(standing: Standing, holder: Holder, ttl_ms: int | None, now_ms: int
 
 
 def renew_leases(tx: Tx, holder: Holder, held: Sequence[HeldLease], *, ttl_ms: int | None) -> list[RenewOutcome]:
+    checks.check_lease_keys([mine.key for mine in held], ttl_ms)
     if ttl_ms is None:
         check_binding(tx, holder.wal_id, ttl_ms)
     expires_at_ms = expiry(tx, ttl_ms)
     standings = find_standings(tx, [mine.key for mine in held])
     outcomes: list[RenewOutcome] = []
-    renewed: list[Standing] = []
+    renewed: list[LeaseStanding] = []
     for mine in held:
         standing = standings.get(mine.key)
         ok = standing is not None and standing.is_live(tx.now_ms) and _is_mine(standing, holder, mine)
@@ -234,8 +239,9 @@ def renew_leases(tx: Tx, holder: Holder, held: Sequence[HeldLease], *, ttl_ms: i
 
 
 def release_leases(tx: Tx, holder: Holder, held: Sequence[HeldLease]) -> list[LeaseKey]:
+    checks.check_lease_keys([mine.key for mine in held])
     standings = find_standings(tx, [mine.key for mine in held])
-    released: list[Standing] = []
+    released: list[LeaseStanding] = []
     ended: list[LeaseKey] = []
     for mine in held:
         standing = standings.get(mine.key)
@@ -249,11 +255,12 @@ def release_leases(tx: Tx, holder: Holder, held: Sequence[HeldLease]) -> list[Le
     return [standing.key for standing in released]
 
 
-def list_leases(tx: Tx, *, agent_id: str | None, keys: Sequence[LeaseKey] | None) -> list[Lease]:
+def list_leases(tx: Tx, *, agent_id: str | None = None, keys: Sequence[LeaseKey] | None = None) -> list[Lease]:
+    checks.check_keys(keys or (), "leases")
     if keys is None:
         sql = _LEASED_PARTITIONS.format(where="" if agent_id is None else "WHERE l.leader_agent_id = ?")
         found = [
-            _partition_standing(PartitionKey(topic_id_of(topic_id), partition), row)
+            _partition_standing(PartitionKey(as_topic_id(topic_id), partition), row)
             for topic_id, partition, *row in tx.rows(sql, () if agent_id is None else (agent_id,))
         ]
         found += [_slot_standing(row) for row in tx.rows(_SLOTS)]
@@ -275,12 +282,12 @@ def expiry(tx: Tx, ttl_ms: int | None) -> int:
 
 
 def check_binding(tx: Tx, wal_id: UUID, ttl_ms: int | None) -> None:
-    """R2: where the WAL is the durability, nobody leads with another one; elsewhere every lease expires."""
+    """R2: where the WAL is the durability, no agent leads with another one; elsewhere every lease expires."""
     row = tx.row("SELECT durability, wal_id FROM store_info")
     durability, bound = row if row is not None else (None, None)
     if durability == Durability.WAL:
         if bound != wal_id.bytes:
-            raise DurabilityMismatch(f"this store belongs to the WAL {optional_uuid(bound)}, not to {wal_id}")
+            raise DurabilityMismatch(f"this store is bound to the WAL {optional_uuid(bound)}, not to {wal_id}")
     elif ttl_ms is None:
         raise DurabilityMismatch(
             "a lease without expiry was asked for, but this store is not bound to durability=wal",
@@ -296,11 +303,11 @@ def notify_leaders(tx: Tx, keys: Sequence[LeaseKey]) -> None:
         tx.notify(Change(kind=ChangeKind.LEASES))
 
 
-def _is_mine(standing: Standing, holder: Holder, mine: HeldLease) -> bool:
+def _is_mine(standing: LeaseStanding, holder: Holder, mine: HeldLease) -> bool:
     return standing.is_held_by(holder) and standing.epoch == mine.epoch
 
 
-def _set_expiries(tx: Tx, standings: Sequence[Standing]) -> None:
+def _set_expiries(tx: Tx, standings: Sequence[LeaseStanding]) -> None:
     tx.run_rows(
         "UPDATE partition_leases SET lease_expires_at = renewed.column3 FROM (VALUES {rows}) AS renewed "
         "WHERE topic = renewed.column1 AND partition_id = renewed.column2",
@@ -316,9 +323,9 @@ def _set_expiries(tx: Tx, standings: Sequence[Standing]) -> None:
     )
 
 
-def _partition_standing(key: PartitionKey, row: Sequence[Any]) -> Standing:
+def _partition_standing(key: PartitionKey, row: Sequence[Any]) -> LeaseStanding:
     topic, mode, epoch, watermark, agent_id, expires_at, acquired_at, incarnation, wal_id = row
-    return Standing(
+    return LeaseStanding(
         key=key,
         topic=topic,
         leased=mode == WriteMode.LEASED,
@@ -332,9 +339,9 @@ def _partition_standing(key: PartitionKey, row: Sequence[Any]) -> Standing:
     )
 
 
-def _slot_standing(row: Sequence[Any]) -> Standing:
+def _slot_standing(row: Sequence[Any]) -> LeaseStanding:
     slot, epoch, agent_id, expires_at, acquired_at, incarnation, wal_id = row
-    return Standing(
+    return LeaseStanding(
         key=SlotKey(slot),
         topic=None,
         leased=True,
@@ -350,28 +357,5 @@ def _slot_standing(row: Sequence[Any]) -> Standing:
 
 @lru_cache(maxsize=1024)
 def _uuid_of(digits: str) -> UUID | None:
-    """An agent's leases all carry the same two. ``hex`` of no value is no digits."""
+    """Cached: all leases of an agent have the same two. ``hex(NULL)`` is an empty text."""
     return UUID(hex=digits) if digits else None
-
-
-class LeaseCalls(Shell):
-    async def acquire_leases(
-        self, holder: Holder, keys: Sequence[LeaseKey], *, ttl_ms: int | None
-    ) -> list[AcquireOutcome]:
-        checks.check_agent_id(holder.agent_id)
-        checks.check_lease_keys(keys, ttl_ms)
-        return await self._write(acquire_leases, holder, tuple(keys), ttl_ms=ttl_ms)
-
-    async def renew_leases(
-        self, holder: Holder, held: Sequence[HeldLease], *, ttl_ms: int | None
-    ) -> list[RenewOutcome]:
-        checks.check_lease_keys([mine.key for mine in held], ttl_ms)
-        return await self._write(renew_leases, holder, tuple(held), ttl_ms=ttl_ms)
-
-    async def release_leases(self, holder: Holder, held: Sequence[HeldLease]) -> list[LeaseKey]:
-        checks.check_lease_keys([mine.key for mine in held])
-        return await self._write(release_leases, holder, tuple(held))
-
-    async def list_leases(self, *, agent_id: str | None = None, keys: Sequence[LeaseKey] | None = None) -> list[Lease]:
-        checks.check_keys(keys or (), "leases")
-        return await self._read(list_leases, agent_id=agent_id, keys=None if keys is None else tuple(keys))

@@ -5,6 +5,7 @@ Entries wholly below the log start are absent for all of them: retention drops t
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
@@ -12,18 +13,12 @@ from uuid import UUID
 from streamhouse.core.ids import PartitionKey
 from streamhouse.metadata import checks
 from streamhouse.metadata.contract import EntryLookup, EntryPage, EpochStart, PartitionState, ScanRange
-from streamhouse.metadata.sqlite.rows import (
-    ENTRY_COLUMNS,
-    entry_of,
-    find_partition,
-    need_partition,
-    sql_key,
-)
-from streamhouse.metadata.sqlite.shell import Shell
-from streamhouse.metadata.sqlite.transactions import Row, Tx
+from streamhouse.metadata.rows.layer import ENTRY_COLUMNS, to_entry
+from streamhouse.metadata.sqlite.rows import find_partition, need_partition, sql_key
+from streamhouse.metadata.sqlite.transactions import Tx
 
 _BY_OFFSET: Final = f"""
-    SELECT {ENTRY_COLUMNS} FROM entries WHERE topic_id = ? AND partition_id = ? AND end_offset >= ?
+    SELECT {ENTRY_COLUMNS} FROM entries AS e WHERE topic_id = ? AND partition_id = ? AND end_offset >= ?
     ORDER BY end_offset LIMIT 1"""
 
 # Where the running maximum reaches the time. The entry there may itself be older: the one that reached it was trimmed,
@@ -33,7 +28,7 @@ _FIRST_REACHING: Final = """
     WHERE topic_id = ? AND partition_id = ? AND running_max_timestamp >= ? AND end_offset >= ?
     ORDER BY running_max_timestamp, end_offset LIMIT 1"""
 _BY_TIME_FROM: Final = f"""
-    SELECT {ENTRY_COLUMNS} FROM entries
+    SELECT {ENTRY_COLUMNS} FROM entries AS e
     WHERE topic_id = ? AND partition_id = ? AND end_offset >= ? AND max_timestamp >= ?
     ORDER BY end_offset LIMIT 1"""
 
@@ -44,12 +39,12 @@ _NEWEST_RUNNING_MAX: Final = """
     SELECT running_max_timestamp FROM entries WHERE topic_id = ? AND partition_id = ? AND end_offset >= ?
     ORDER BY end_offset DESC LIMIT 1"""
 _LARGEST_OF_ALL: Final = f"""
-    SELECT {ENTRY_COLUMNS} FROM entries WHERE topic_id = ? AND partition_id = ? AND end_offset >= ?
+    SELECT {ENTRY_COLUMNS} FROM entries AS e WHERE topic_id = ? AND partition_id = ? AND end_offset >= ?
     ORDER BY max_timestamp DESC, end_offset LIMIT 1"""
 
 # The inner query finds the last entry that can overlap, so that a short range stays a short scan.
 _RANGE: Final = f"""
-    SELECT {ENTRY_COLUMNS} FROM entries
+    SELECT {ENTRY_COLUMNS} FROM entries AS e
     WHERE topic_id = :topic_id AND partition_id = :partition AND end_offset >= :start
         AND end_offset <= coalesce(
             (SELECT min(end_offset) FROM entries
@@ -87,13 +82,15 @@ def find_max_timestamp_entry(tx: Tx, key: PartitionKey) -> EntryLookup:
         return _lookup(partition, None)
     start = tx.value(_FIRST_REACHING, (*sql_key(key), largest, log_start))
     row = tx.row(_BY_OFFSET, (*sql_key(key), start))
-    if row is not None and entry_of(row).max_timestamp_ms == largest:
+    if row is not None and to_entry(row).max_timestamp_ms == largest:
         return _lookup(partition, row)
     # The record that had it is gone: look at them all.
     return _lookup(partition, tx.row(_LARGEST_OF_ALL, (*sql_key(key), log_start)))
 
 
 def scan_entries(tx: Tx, ranges: Sequence[ScanRange], *, limit: int) -> list[EntryPage]:
+    checks.check_scan_limit(limit)
+    checks.check_keys([wanted.key for wanted in ranges], "ranges")
     pages = []
     for wanted in ranges:
         partition = find_partition(tx, wanted.key)
@@ -116,7 +113,7 @@ def _scan(tx: Tx, partition: PartitionState, wanted: ScanRange, limit: int) -> E
             "limit": limit + 1,
         },
     )
-    entries = tuple(entry_of(row) for row in rows[:limit])
+    entries = tuple(to_entry(row) for row in rows[:limit])
     return EntryPage(partition=partition, entries=entries, more=len(rows) > limit)
 
 
@@ -132,24 +129,5 @@ def epoch_history(tx: Tx, key: PartitionKey) -> list[EpochStart]:
     ]
 
 
-def _lookup(partition: PartitionState, row: Row | None) -> EntryLookup:
-    return EntryLookup(partition=partition, entry=None if row is None else entry_of(row))
-
-
-class LookupCalls(Shell):
-    async def find_entry(self, key: PartitionKey, offset: int) -> EntryLookup:
-        return await self._read(find_entry, key, offset)
-
-    async def find_entry_by_timestamp(self, key: PartitionKey, timestamp_ms: int) -> EntryLookup:
-        return await self._read(find_entry_by_timestamp, key, timestamp_ms)
-
-    async def find_max_timestamp_entry(self, key: PartitionKey) -> EntryLookup:
-        return await self._read(find_max_timestamp_entry, key)
-
-    async def scan_entries(self, ranges: Sequence[ScanRange], *, limit: int) -> list[EntryPage]:
-        checks.check_scan_limit(limit)
-        checks.check_keys([wanted.key for wanted in ranges], "ranges")
-        return await self._read(scan_entries, list(ranges), limit=limit)
-
-    async def epoch_history(self, key: PartitionKey) -> list[EpochStart]:
-        return await self._read(epoch_history, key)
+def _lookup(partition: PartitionState, row: sqlite3.Row | None) -> EntryLookup:
+    return EntryLookup(partition=partition, entry=None if row is None else to_entry(row))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Final
+from uuid import UUID
 
 from streamhouse.metadata import checks
-from streamhouse.metadata.contract import DereferencedObject, ObjectRef
-from streamhouse.metadata.sqlite.shell import Shell
+from streamhouse.metadata.contract import ObjectRef, Pin
+from streamhouse.metadata.rows.objects import to_pin
 from streamhouse.metadata.sqlite.transactions import Tx
 
 _ADD: Final = """
@@ -21,7 +22,7 @@ _DROP: Final = """
 
 
 def add_references(tx: Tx, named: Iterable[ObjectRef]) -> None:
-    """One more reference for each time an object is named."""
+    """Add one reference for each time that an object is named."""
     count: Counter[str] = Counter()
     known: dict[str, ObjectRef] = {}
     for reference in named:
@@ -31,7 +32,7 @@ def add_references(tx: Tx, named: Iterable[ObjectRef]) -> None:
 
 
 def drop_references(tx: Tx, keys: Iterable[str]) -> None:
-    """One reference less for each time an object is named; grace counts from the last one's going (R7)."""
+    """Drop one reference for each time that an object is named. Grace counts from the last one (R7)."""
     count = Counter(keys)
     tx.run_many(_DROP, [{"key": key, "count": count[key], "now": tx.now_ms} for key in sorted(count)])
 
@@ -41,59 +42,22 @@ def gc_horizon_ms(tx: Tx) -> int:
 
 
 def raise_gc_horizon(tx: Tx, horizon_ms: int) -> int:
+    """One transaction raises it in every partition, so the store's horizon is theirs too (R24)."""
+    checks.check_duration(horizon_ms, "a GC horizon")
     reached_ms = min(horizon_ms, tx.now_ms)
     tx.run("UPDATE store_info SET gc_horizon_ms = max(gc_horizon_ms, ?)", (reached_ms,))
     tx.run("UPDATE partitions SET gc_horizon_ms = ? WHERE gc_horizon_ms < ?", (reached_ms, reached_ms))
     return gc_horizon_ms(tx)
 
 
-def vacuum_horizon_ms(tx: Tx) -> int:
-    """The horizon that stands in every partition: one transaction raises it in all of them."""
-    return gc_horizon_ms(tx)
-
-
-def find_unreferenced(tx: Tx, stamps: Mapping[str, int]) -> set[str]:
-    """An object has a row from its first reference until it is forgotten, whatever refers to it."""
-    horizon_ms = vacuum_horizon_ms(tx)
-    return {
-        key
-        for key, created_ms in stamps.items()
-        if created_ms < horizon_ms and tx.value("SELECT 1 FROM objects WHERE object_key = ?", (key,)) is None
-    }
-
-
-def list_dereferenced(tx: Tx, *, grace_ms: int, limit: int) -> list[DereferencedObject]:
-    rows = tx.rows(
-        """
-        SELECT object_key, size_bytes, dereferenced_at FROM objects
-        WHERE dereferenced_at IS NOT NULL AND dereferenced_at < :now - :grace AND created_at < :horizon
-            AND dereferenced_at < (SELECT coalesce(min(created_at), :now) FROM read_pins WHERE expires_at > :now)
-        ORDER BY dereferenced_at, object_key LIMIT :limit""",
-        {"now": tx.now_ms, "grace": grace_ms, "limit": limit, "horizon": vacuum_horizon_ms(tx)},
+def create_pin(tx: Tx, pin_id: UUID, *, owner: str, ttl_ms: int) -> Pin:
+    checks.check_text(owner, "a pin's owner")
+    checks.check_ttl(ttl_ms, "a pin")
+    tx.run("DELETE FROM read_pins WHERE expires_at <= ?", (tx.now_ms,))
+    (row,) = tx.rows(
+        "INSERT INTO read_pins (pin_id, owner, created_at, expires_at) VALUES (?, ?, ?, ?) "
+        "ON CONFLICT (pin_id) DO UPDATE SET expires_at = max(expires_at, excluded.expires_at) "
+        "RETURNING pin_id, owner, created_at, expires_at",
+        (pin_id.bytes, owner, tx.now_ms, tx.now_ms + ttl_ms),
     )
-    return [DereferencedObject(key=key, size_bytes=size, dereferenced_at_ms=at) for key, size, at in rows]
-
-
-def forget_objects(tx: Tx, keys: Sequence[str]) -> set[str]:
-    forget = "DELETE FROM objects WHERE object_key = ? AND refs = 0 AND created_at < ?"
-    horizon_ms = vacuum_horizon_ms(tx)
-    return {key for key in set(keys) if tx.run(forget, (key, horizon_ms))}
-
-
-class ObjectCalls(Shell):
-    async def raise_gc_horizon(self, horizon_ms: int) -> int:
-        checks.check_duration(horizon_ms, "a GC horizon")
-        return await self._write(raise_gc_horizon, horizon_ms)
-
-    async def find_unreferenced(self, stamps: Mapping[str, int]) -> set[str]:
-        checks.check_stamps(stamps)
-        return await self._read(find_unreferenced, dict(stamps))
-
-    async def list_dereferenced(self, *, grace_ms: int, limit: int) -> list[DereferencedObject]:
-        checks.check_duration(grace_ms, "a grace")
-        checks.check_sweep_limit(limit)
-        return await self._read(list_dereferenced, grace_ms=grace_ms, limit=limit)
-
-    async def forget_objects(self, keys: Sequence[str]) -> set[str]:
-        checks.check_keys(keys, "objects")
-        return await self._write(forget_objects, tuple(keys))
+    return to_pin(row)

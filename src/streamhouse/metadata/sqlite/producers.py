@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from streamhouse.core.ids import PartitionKey
@@ -22,8 +21,7 @@ from streamhouse.metadata.contract import (
 )
 from streamhouse.metadata.dedup import ProducerWindow
 from streamhouse.metadata.sqlite.rows import sql_key
-from streamhouse.metadata.sqlite.shell import Shell
-from streamhouse.metadata.sqlite.transactions import Row, Tx
+from streamhouse.metadata.sqlite.transactions import Tx
 
 _INT64_MAX: Final = 2**63 - 1
 
@@ -76,35 +74,33 @@ class Windows:
         self._tx.run_rows(_SAVE, rows)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
-    """What pages of producers a call asks for; see the contract."""
+def load_producers(
+    tx: Tx,
+    keys: Sequence[PartitionKey],
+    *,
+    limit: int = MAX_PRODUCERS_PER_PARTITION,
+    after: Mapping[PartitionKey, ProducerState] | None = None,
+    idle_ms: int | None = None,
+) -> dict[PartitionKey, ProducerPage]:
+    checks.check_keys(keys, "partitions")
+    checks.check_producer_page(limit, idle_ms)
+    oldest_ms = 0 if idle_ms is None else tx.now_ms - idle_ms
+    return {key: _page_of(tx, key, limit, (after or {}).get(key), oldest_ms) for key in keys}
 
-    keys: tuple[PartitionKey, ...]
-    limit: int
-    after: Mapping[PartitionKey, ProducerState]
-    idle_ms: int | None
 
-
-def load_producers(tx: Tx, wanted: _Wanted) -> dict[PartitionKey, ProducerPage]:
-    return {key: _page_of(tx, key, wanted) for key in wanted.keys}
-
-
-def _page_of(tx: Tx, key: PartitionKey, wanted: _Wanted) -> ProducerPage:
-    oldest_ms = 0 if wanted.idle_ms is None else tx.now_ms - wanted.idle_ms
-    last = wanted.after.get(key)
+def _page_of(tx: Tx, key: PartitionKey, limit: int, last: ProducerState | None, oldest_ms: int) -> ProducerPage:
     place = (_INT64_MAX, _INT64_MAX) if last is None else (last.updated_at_ms, last.producer_id)
     rows = tx.rows(
         "SELECT producer_id, producer_epoch, batches, updated_at FROM producer_windows "
         "WHERE topic_id = ? AND partition_id = ? AND (updated_at, producer_id) < (?, ?) AND updated_at >= ? "
         "ORDER BY updated_at DESC, producer_id DESC LIMIT ?",
-        (*sql_key(key), *place, oldest_ms, wanted.limit + 1),
+        (*sql_key(key), *place, oldest_ms, limit + 1),
     )
     states = tuple(
         ProducerState(
             producer_id=number, producer_epoch=epoch, batches=tuple(_batches_of(json.loads(text))), updated_at_ms=at
         )
-        for number, epoch, text, at in rows[: wanted.limit]
+        for number, epoch, text, at in rows[:limit]
     )
     oldest_for_idle_ms = oldest_ms if last is None else 0  # the first page tells of all
     highest_id, marked_id, idle_id = tx.rows(
@@ -118,33 +114,34 @@ def _page_of(tx: Tx, key: PartitionKey, wanted: _Wanted) -> ProducerPage:
     )[0]
     return ProducerPage(
         states=states,
-        more=len(rows) > wanted.limit,
+        more=len(rows) > limit,
         forgotten_up_to=max(marked_id, idle_id),
         highest_id=highest_id,
     )
 
 
 def expire_producers(tx: Tx, *, idle_ms: int, limit: int) -> int:
+    checks.check_duration(idle_ms, "an idle time")
+    checks.check_sweep_limit(limit)
     rows = tx.rows(
         "SELECT topic_id, partition_id, producer_id FROM producer_windows WHERE updated_at < ? "
         "ORDER BY updated_at LIMIT ?",
         (tx.now_ms - idle_ms, limit),
     )
-    mark_forgotten(tx, rows)
-    return tx.run_many("DELETE FROM producer_windows WHERE topic_id = ? AND partition_id = ? AND producer_id = ?", rows)
-
-
-def mark_forgotten(tx: Tx, rows: Sequence[Row]) -> None:
-    """For each (topic id, partition, producer id): producers up to this id may have written there before (R21)."""
+    found = [tuple(row) for row in rows]
+    # Producers up to this id may have written there before (R21).
     tx.run_many(
         "INSERT INTO forgotten_producers (topic_id, partition_id, up_to_producer_id) VALUES (?, ?, ?) "
         "ON CONFLICT (topic_id, partition_id) DO UPDATE SET "
         "up_to_producer_id = max(up_to_producer_id, excluded.up_to_producer_id)",
-        rows,
+        found,
     )
+    delete = "DELETE FROM producer_windows WHERE topic_id = ? AND partition_id = ? AND producer_id = ?"
+    return tx.run_many(delete, found)
 
 
 def allocate_producer_ids(tx: Tx, count: int) -> range:
+    checks.check_producer_id_count(count)
     end = int(
         tx.value("UPDATE store_info SET next_producer_id = next_producer_id + ? RETURNING next_producer_id", (count,))
     )
@@ -162,27 +159,3 @@ def _batches_json(batches: Iterable[ProducerBatch]) -> str:
     return json.dumps(
         [(batch.base_sequence, batch.record_count, batch.base_offset) for batch in batches], separators=(",", ":")
     )
-
-
-class ProducerCalls(Shell):
-    async def load_producers(
-        self,
-        keys: Sequence[PartitionKey],
-        *,
-        limit: int = MAX_PRODUCERS_PER_PARTITION,
-        after: Mapping[PartitionKey, ProducerState] | None = None,
-        idle_ms: int | None = None,
-    ) -> dict[PartitionKey, ProducerPage]:
-        checks.check_keys(keys, "partitions")
-        checks.check_producer_page(limit, idle_ms)
-        wanted = _Wanted(keys=tuple(keys), limit=limit, after=dict(after or {}), idle_ms=idle_ms)
-        return await self._read(load_producers, wanted)
-
-    async def expire_producers(self, *, idle_ms: int, limit: int) -> int:
-        checks.check_duration(idle_ms, "an idle time")
-        checks.check_sweep_limit(limit)
-        return await self._write(expire_producers, idle_ms=idle_ms, limit=limit)
-
-    async def allocate_producer_ids(self, count: int) -> range:
-        checks.check_producer_id_count(count)
-        return await self._write(allocate_producer_ids, count)

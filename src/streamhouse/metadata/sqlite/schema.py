@@ -13,7 +13,6 @@ from streamhouse.metadata.sqlite.clock import StoreClock
 from streamhouse.metadata.sqlite.connections import FAILURES, translated
 
 MIGRATIONS: Final = load_migrations("streamhouse.metadata.sqlite")
-SCHEMA_VERSION: Final = MIGRATIONS[-1].version
 
 _APPLICATION_ID: Final = 0x53_48_4D_44  # "SHMD" in the file's header: `file` and our own check recognise it
 

@@ -1,6 +1,8 @@
 """The SQLite backend: one file (or one database in memory), opened, migrated, shared by processes, watched for changes.
 
-Each area of the contract is a module of synchronous steps with its thin asynchronous calls; this one composes them.
+The plain areas come from the row layer (``metadata/rows``). The others are modules of synchronous steps; the table in
+``SqliteMetadata`` makes methods of them.
+
 Several processes may use the file at once (a Spark driver beside the server). Network file systems are not supported:
 SQLite's write-ahead log needs shared memory.
 """
@@ -17,51 +19,85 @@ from streamhouse.core.clock import Clock
 from streamhouse.core.errors import MetadataError, StreamHouseError
 from streamhouse.core.randomness import Randomness
 from streamhouse.metadata.changes import ChangeHub
-from streamhouse.metadata.contract import Change, ChangeKind, MetadataStore
-from streamhouse.metadata.sqlite.agents import AgentCalls
+from streamhouse.metadata.contract import Change, ChangeKind, MetadataStore, NewTopic
+from streamhouse.metadata.rows.agents import AgentRows
+from streamhouse.metadata.rows.compactions import CompactionRows
+from streamhouse.metadata.rows.definitions import DefinitionRows
+from streamhouse.metadata.rows.flushes import FlushRows
+from streamhouse.metadata.rows.groups import GroupRows
+from streamhouse.metadata.rows.identity import IdentityRows
+from streamhouse.metadata.rows.intents import IntentRows
+from streamhouse.metadata.rows.layer import RowTx
+from streamhouse.metadata.rows.objects import ObjectRows
+from streamhouse.metadata.rows.topics import TopicRows
+from streamhouse.metadata.sqlite import (
+    adoption,
+    agents,
+    commits,
+    groups,
+    leases,
+    lookups,
+    objects,
+    producers,
+    transfers,
+)
 from streamhouse.metadata.sqlite.clock import StoreClock
-from streamhouse.metadata.sqlite.commits import CommitCalls
-from streamhouse.metadata.sqlite.compactions import CompactionCalls
-from streamhouse.metadata.sqlite.definitions import DefinitionCalls
 from streamhouse.metadata.sqlite.engine import Engine, InlineEngine, ThreadedEngine
-from streamhouse.metadata.sqlite.flushes import FlushCalls
-from streamhouse.metadata.sqlite.groups import GroupCalls
-from streamhouse.metadata.sqlite.identity import IdentityCalls
-from streamhouse.metadata.sqlite.intents import IntentCalls
-from streamhouse.metadata.sqlite.leases import LeaseCalls
-from streamhouse.metadata.sqlite.lookups import LookupCalls
-from streamhouse.metadata.sqlite.objects import ObjectCalls
-from streamhouse.metadata.sqlite.pins_claims import PinClaimCalls
-from streamhouse.metadata.sqlite.producers import ProducerCalls
 from streamhouse.metadata.sqlite.schema import migrate
-from streamhouse.metadata.sqlite.topics import TopicCalls
-from streamhouse.metadata.sqlite.transfers import TransferCalls
+from streamhouse.metadata.sqlite.shell import Shell, read, write
 
 _WATCH_INTERVAL_S: Final = 0.05  # how late a subscriber hears of another process's commit; the question costs 10 µs
 
 
 class SqliteMetadata(
-    IdentityCalls,
-    TopicCalls,
-    CommitCalls,
-    LookupCalls,
-    ProducerCalls,
-    LeaseCalls,
-    TransferCalls,
-    AgentCalls,
-    GroupCalls,
-    CompactionCalls,
-    ObjectCalls,
-    PinClaimCalls,
-    IntentCalls,
-    FlushCalls,
-    DefinitionCalls,
+    Shell,
+    TopicRows,
+    AgentRows,
+    GroupRows,
+    CompactionRows,
+    ObjectRows,
+    IntentRows,
+    FlushRows,
+    DefinitionRows,
+    IdentityRows,
     MetadataStore,
 ):
     """``path`` is a file in a directory that exists, or ``:memory:`` for one that ends with this object.
 
-    ``threads=False`` is for the simulator: every call runs on the event loop, and nobody watches for other processes.
+    ``threads=False`` is for the simulator: every call runs on the event loop, and other processes are not watched.
     """
+
+    _PRODUCT = "SQLite"
+    _VERSION = "sqlite_version()"
+    _HORIZON = "(SELECT gc_horizon_ms FROM store_info)"
+
+    commit_leased = write(commits.commit_leased)
+    commit_leaderless = write(commits.commit_leaderless)
+    expire_commits = write(commits.expire_commits)
+    adopt_intent = write(adoption.adopt_intent)
+    find_entry = read(lookups.find_entry)
+    find_entry_by_timestamp = read(lookups.find_entry_by_timestamp)
+    find_max_timestamp_entry = read(lookups.find_max_timestamp_entry)
+    scan_entries = read(lookups.scan_entries)
+    epoch_history = read(lookups.epoch_history)
+    load_producers = read(producers.load_producers)
+    expire_producers = write(producers.expire_producers)
+    allocate_producer_ids = write(producers.allocate_producer_ids)
+    acquire_leases = write(leases.acquire_leases)
+    renew_leases = write(leases.renew_leases)
+    release_leases = write(leases.release_leases)
+    list_leases = read(leases.list_leases)
+    initiate_transfer = write(transfers.initiate_transfer)
+    accept_transfer = write(transfers.accept_transfer)
+    reject_transfer = write(transfers.reject_transfer)
+    complete_transfer = write(transfers.complete_transfer)
+    list_transfers = read(transfers.list_transfers)
+    expire_transfers = write(transfers.expire_transfers)
+    register_agent = write(agents.register_agent)
+    deregister_agent = write(agents.deregister_agent)
+    raise_gc_horizon = write(objects.raise_gc_horizon)
+    create_pin = write(objects.create_pin)
+    _commit_offsets = write(groups.commit_offsets)
 
     def __init__(
         self,
@@ -85,12 +121,22 @@ class SqliteMetadata(
         if self._is_open:
             raise MetadataError(f"the metadata in {self._path} is open already")
         self._hub = ChangeHub()
-        cluster_id = self._randomness.uuid()  # used by whoever creates the file
+        cluster_id = self._randomness.uuid()  # used only if this call creates the file
         clock = self._store_clock
         await self._until_free(
             lambda: self._engine.start(lambda connection: migrate(connection, clock, cluster_id, self._path))
         )
         self._is_open = True
+
+    async def now_ms(self) -> int:
+        return await self._read(lambda tx: tx.now_ms)
+
+    async def _claim_leases(self, tx: RowTx, topic: NewTopic) -> None:
+        await tx.execute(
+            "UPDATE partition_leases SET topic_id = $1 WHERE topic = $2 AND topic_id IS NULL",
+            topic.topic_id,
+            topic.name,
+        )
 
     async def close(self) -> None:
         self._is_open = False
@@ -126,12 +172,12 @@ class SqliteMetadata(
             await asyncio.wait([watch])
 
     async def _watch_others(self, seen: int | None) -> None:
-        """SQLite tells nobody; but it counts, for each connection, the commits of the others."""
+        """SQLite sends no notice, but it counts for each connection the commits of the others."""
         while True:
             await asyncio.sleep(_WATCH_INTERVAL_S)
             try:
                 version = await self._engine.data_version()
-            except StreamHouseError:  # whoever needs an answer meets the same error; here it only means "not known"
+            except StreamHouseError:  # a call that needs an answer gets the same error; here it means "not known"
                 version = None
             if version != seen:
                 seen = version

@@ -2,7 +2,7 @@
 
 A *step* is a synchronous function ``step(tx, …)``. It knows nothing of threads, retries or event loops. Steps that were
 waiting at the same moment share one transaction, each in a savepoint of its own, so that they share one fsync: a step
-that fails undoes itself only, and nobody learns a result before COMMIT has succeeded.
+that fails undoes itself only, and no caller learns a result before COMMIT has succeeded.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Final, Generic, TypeVar
 
-from streamhouse.core.errors import InvalidRequest, MetadataError, StreamHouseError
+from streamhouse.core.errors import InvalidRequest, MetadataDamaged
 from streamhouse.metadata.contract import Change
 from streamhouse.metadata.sqlite.clock import StoreClock
 from streamhouse.metadata.sqlite.connections import FAILURES, Busy, translated
@@ -26,7 +26,7 @@ _MAX_BULK: Final = 256  # rows; times 15 columns this is far below SQLite's 32,7
 
 
 class Tx:
-    """A step's view: statements, the store's time, and what to tell subscribers once it is committed."""
+    """A step's view of its transaction: statements, the store's time, and the changes to publish after the commit."""
 
     __slots__ = ("_connection", "changes", "now_ms")
 
@@ -57,11 +57,11 @@ class Tx:
             found for bulk in _in_bulk(sql, rows) for found in json.loads(self._connection.execute(*bulk).fetchone()[0])
         ]
 
-    def row(self, sql: str, values: Values = ()) -> Row | None:
-        row: Row | None = self._connection.execute(sql, values).fetchone()
+    def row(self, sql: str, values: Values = ()) -> sqlite3.Row | None:
+        row: sqlite3.Row | None = self._connection.execute(sql, values).fetchone()
         return row
 
-    def rows(self, sql: str, values: Values = ()) -> list[Row]:
+    def rows(self, sql: str, values: Values = ()) -> list[sqlite3.Row]:
         return self._connection.execute(sql, values).fetchall()
 
     def value(self, sql: str, values: Values = ()) -> Any:
@@ -89,21 +89,12 @@ def _bulk_sql(sql: str, width: int, size: int) -> str:
     return sql.format(rows=", ".join([row] * size))
 
 
-class Refused:
-    """Returned by a step whose writes must stay although its caller gets an error."""
-
-    __slots__ = ("error",)
-
-    def __init__(self, error: StreamHouseError) -> None:
-        self.error = error
-
-
 class Job(Generic[T]):
-    """One step to run, and then what became of it."""
+    """One step to run, and its outcome."""
 
     __slots__ = ("changes", "error", "result", "step")
 
-    def __init__(self, step: Callable[[Tx], T | Refused]) -> None:
+    def __init__(self, step: Callable[[Tx], T]) -> None:
         self.step = step
         self.result: T | None = None
         self.error: BaseException | None = None
@@ -178,11 +169,7 @@ def _run_one(connection: sqlite3.Connection, now_ms: int, job: Job[Any]) -> None
     except Exception as error:
         job.error = error
     else:
-        job.changes = tx.changes
-        if isinstance(result, Refused):
-            job.error = result.error
-        else:
-            job.result = result
+        job.changes, job.result = tx.changes, result
         connection.execute("RELEASE job")
         return
     connection.execute("ROLLBACK TO job")
@@ -192,7 +179,7 @@ def _run_one(connection: sqlite3.Connection, now_ms: int, job: Job[Any]) -> None
 def _stored_clock(connection: sqlite3.Connection) -> int:
     row = connection.execute("SELECT clock_ms FROM store_info").fetchone()
     if row is None:
-        raise MetadataError("the metadata has no identity row", hint="restore the file from a backup")
+        raise MetadataDamaged("the metadata has no identity row", hint="restore it from a backup")
     return int(row[0])
 
 

@@ -1,7 +1,8 @@
-"""Handing a lease over: pending → accepted → completed, or rejected, or failed by its deadline (S3.19, R20)."""
+"""Handing a lease over: pending → accepted → completed, or rejected, or failed by its deadline (R20)."""
 
 from __future__ import annotations
 
+import sqlite3
 from typing import Final
 from uuid import UUID
 
@@ -28,17 +29,16 @@ from streamhouse.metadata.contract import (
     Transfer,
     TransferState,
 )
+from streamhouse.metadata.rows.layer import as_topic_id
 from streamhouse.metadata.sqlite.leases import (
-    Standing,
+    LeaseStanding,
     check_binding,
     expiry,
     find_standing,
     notify_leaders,
     take,
 )
-from streamhouse.metadata.sqlite.rows import topic_id_of
-from streamhouse.metadata.sqlite.shell import Shell
-from streamhouse.metadata.sqlite.transactions import Row, Tx
+from streamhouse.metadata.sqlite.transactions import Tx
 
 _COLUMNS: Final = """transfer_id, topic_id, partition_id, slot, from_agent, to_agent, epoch, state, reason, created_at,
     deadline_at"""
@@ -47,6 +47,10 @@ _COLUMNS: Final = """transfer_id, topic_id, partition_id, slot, from_agent, to_a
 def initiate_transfer(
     tx: Tx, transfer_id: UUID, held: HeldLease, *, holder: Holder, to_agent: str, timeout_ms: int
 ) -> Transfer:
+    if to_agent == holder.agent_id:
+        raise InvalidRequest(f"agent {to_agent} cannot hand {held.key} to itself")
+    checks.check_agent_id(to_agent)
+    checks.check_ttl(timeout_ms, "a transfer")
     standing_transfer = _find(tx, transfer_id)
     if standing_transfer is not None:
         return standing_transfer
@@ -104,6 +108,8 @@ def accept_transfer(tx: Tx, transfer_id: UUID, *, target: Holder) -> Transfer:
 
 
 def reject_transfer(tx: Tx, transfer_id: UUID, *, agent_id: str, reason: str) -> Transfer:
+    checks.check_agent_id(agent_id)
+    checks.check_text(reason, "a reason", may_be_empty=True)
     transfer = _need(tx, transfer_id)
     if agent_id not in (transfer.from_agent, transfer.to_agent):
         raise TransferConflict(f"agent {agent_id} has no part in transfer {transfer_id}")
@@ -120,6 +126,8 @@ def reject_transfer(tx: Tx, transfer_id: UUID, *, agent_id: str, reason: str) ->
 def complete_transfer(
     tx: Tx, transfer_id: UUID, *, holder: Holder, next_offset: int, ttl_ms: int | None, liveness_timeout_ms: int
 ) -> Lease:
+    checks.check_lease_keys([], ttl_ms)
+    checks.check_duration(liveness_timeout_ms, "a liveness timeout")
     transfer = _need(tx, transfer_id)
     standing = find_standing(tx, transfer.key)
     if transfer.state is TransferState.COMPLETED:
@@ -168,7 +176,7 @@ def _live_target(tx: Tx, transfer: Transfer, liveness_timeout_ms: int) -> Holder
     return Holder(agent_id=transfer.to_agent, incarnation=UUID(bytes=incarnation), wal_id=UUID(bytes=wal_id))
 
 
-def list_transfers(tx: Tx, *, agent_id: str | None, open_only: bool) -> list[Transfer]:
+def list_transfers(tx: Tx, *, agent_id: str | None = None, open_only: bool = True) -> list[Transfer]:
     rows = tx.rows(
         f"SELECT {_COLUMNS} FROM lease_transfers "
         "WHERE (:agent IS NULL OR from_agent = :agent OR to_agent = :agent) AND (NOT :open OR ended_at IS NULL) "
@@ -180,6 +188,7 @@ def list_transfers(tx: Tx, *, agent_id: str | None, open_only: bool) -> list[Tra
 
 
 def expire_transfers(tx: Tx, *, keep_ms: int) -> list[Transfer]:
+    checks.check_duration(keep_ms, "an age")
     failed = _fail_overdue(tx)
     tx.run("DELETE FROM lease_transfers WHERE ended_at < ?", (tx.now_ms - keep_ms,))
     return failed
@@ -217,15 +226,15 @@ def _need(tx: Tx, transfer_id: UUID) -> Transfer:
     return transfer
 
 
-def _transfer_of(row: Row, now_ms: int) -> Transfer:
-    """An open one past its deadline reads as FAILED, whether or not somebody has written that down."""
+def _transfer_of(row: sqlite3.Row, now_ms: int) -> Transfer:
+    """An open one past its deadline reads as FAILED, whether or not that is written down yet."""
     transfer_id, topic_id, partition, slot, from_agent, to_agent, epoch, text, reason, created_at, deadline = row
     state = TransferState(text)
     if state in OPEN_TRANSFER_STATES and deadline <= now_ms:
         state, reason = TransferState.FAILED, "past its deadline"
     return Transfer(
         transfer_id=UUID(bytes=transfer_id),
-        key=SlotKey(slot) if slot is not None else PartitionKey(topic_id_of(topic_id), partition),
+        key=SlotKey(slot) if slot is not None else PartitionKey(as_topic_id(topic_id), partition),
         from_agent=from_agent,
         to_agent=to_agent,
         epoch=epoch,
@@ -241,48 +250,6 @@ def _sql_key(key: LeaseKey) -> tuple[int | None, bytes | None, int | None]:
     return (key.slot, None, None) if isinstance(key, SlotKey) else (None, key.topic_id.bytes, key.partition)
 
 
-def _not_leader(tx: Tx, key: LeaseKey, standing: Standing | None) -> NotLeader:
+def _not_leader(tx: Tx, key: LeaseKey, standing: LeaseStanding | None) -> NotLeader:
     leader = standing.agent_id if standing is not None and standing.is_live(tx.now_ms) else None
     return NotLeader(str(key), current_leader=leader)
-
-
-class TransferCalls(Shell):
-    async def initiate_transfer(
-        self, transfer_id: UUID, held: HeldLease, *, holder: Holder, to_agent: str, timeout_ms: int
-    ) -> Transfer:
-        if to_agent == holder.agent_id:
-            raise InvalidRequest(f"agent {to_agent} cannot hand {held.key} to itself")
-        checks.check_agent_id(to_agent)
-        checks.check_ttl(timeout_ms, "a transfer")
-        return await self._write(
-            initiate_transfer, transfer_id, held, holder=holder, to_agent=to_agent, timeout_ms=timeout_ms
-        )
-
-    async def accept_transfer(self, transfer_id: UUID, *, target: Holder) -> Transfer:
-        return await self._write(accept_transfer, transfer_id, target=target)
-
-    async def reject_transfer(self, transfer_id: UUID, *, agent_id: str, reason: str) -> Transfer:
-        checks.check_agent_id(agent_id)
-        checks.check_text(reason, "a reason", may_be_empty=True)
-        return await self._write(reject_transfer, transfer_id, agent_id=agent_id, reason=reason)
-
-    async def complete_transfer(
-        self, transfer_id: UUID, *, holder: Holder, next_offset: int, ttl_ms: int | None, liveness_timeout_ms: int
-    ) -> Lease:
-        checks.check_lease_keys([], ttl_ms)
-        checks.check_duration(liveness_timeout_ms, "a liveness timeout")
-        return await self._write(
-            complete_transfer,
-            transfer_id,
-            holder=holder,
-            next_offset=next_offset,
-            ttl_ms=ttl_ms,
-            liveness_timeout_ms=liveness_timeout_ms,
-        )
-
-    async def list_transfers(self, *, agent_id: str | None = None, open_only: bool = True) -> list[Transfer]:
-        return await self._read(list_transfers, agent_id=agent_id, open_only=open_only)
-
-    async def expire_transfers(self, *, keep_ms: int) -> list[Transfer]:
-        checks.check_duration(keep_ms, "an age")
-        return await self._write(expire_transfers, keep_ms=keep_ms)

@@ -1,11 +1,10 @@
-"""Which object store a cluster's records are in, and whose records an object store holds: each is told of the other.
+"""The binding of a metadata store and an object store: each records the id of the other.
 
     object store   the object ``cluster-id``: the store's own id, and the cluster's
     metadata       a definition of kind ``object-store``: the store's id, and where it was found
 
-Agents that share the metadata and not the objects would acknowledge records that nobody but they can read; two clusters
-in one object store could one day clean up each other's objects. Both are refused at the start, before anything is
-written.
+Agents that share the metadata but not the objects would acknowledge records that no other agent can read. Two clusters
+in one object store could delete each other's objects. Both are refused at the start, before anything is written.
 """
 
 from __future__ import annotations
