@@ -227,15 +227,15 @@ async def test_a_dead_member_does_not_outlive_repeated_take_overs_on_a_real_stor
     take_overs = 0
     for take_overs in range(1, 30):  # noqa: B007 -- how many it took is told below
         agent, after = agents
-        agent.groups.lost(lease.key)  # type: ignore[arg-type]
+        agent.groups.slots.lost(lease.key)  # type: ignore[arg-type]
         await agent.release(lease)
         lease = await after.lead()
         stage.pass_time(STEP_MS)
-        cell = after.groups.registry.find(GROUP)
-        assert cell is not None
-        while cell.saving is not None:
-            await cell.saving
-        if not len(cell.machine.roster):
+        loaded_group = after.groups.registry.find(GROUP)
+        assert loaded_group is not None
+        while loaded_group.saving is not None:
+            await loaded_group.saving
+        if not len(loaded_group.machine.roster):
             break
         agents.reverse()
     assert take_overs <= session_ms // STEP_MS + 1
@@ -253,12 +253,12 @@ async def test_a_take_over_of_many_groups_does_not_flood_the_store(
     written = []
     for _ in range(4):
         stage.pass_time(STEP_MS if not written else 1_000)
-        cells = [stage.second.groups.registry.find(group) for group in groups]
-        for cell in cells:
-            assert cell is not None
-            while cell.saving is not None:
-                await cell.saving
-        written.append(sum(bool(cell and cell.machine.silence.marks()) for cell in cells))
+        loaded = [stage.second.groups.registry.find(group) for group in groups]
+        for loaded_group in loaded:
+            assert loaded_group is not None
+            while loaded_group.saving is not None:
+                await loaded_group.saving
+        written.append(sum(bool(loaded_group and loaded_group.machine.silence.marks()) for loaded_group in loaded))
     assert written == [2, 4, 5, 5]
 
 

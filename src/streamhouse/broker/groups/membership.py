@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from streamhouse.broker.groups.cell import Cell
 from streamhouse.broker.groups.classic import ClassicGroup
 from streamhouse.broker.groups.consumer import ConsumerGroup
 from streamhouse.broker.groups.consumer_checks import check_heartbeat
@@ -25,6 +24,7 @@ from streamhouse.broker.groups.contract import (
     SyncRequest,
     SyncResult,
 )
+from streamhouse.broker.groups.loaded import LoadedGroup
 from streamhouse.broker.groups.registry import Registry
 from streamhouse.core.errors import (
     GroupNotFound,
@@ -57,30 +57,30 @@ class Membership:
         await self._registry.ready(request.group_id)
         if request.member_id and self._registry.find(request.group_id) is None:
             raise UnknownMember(f"group {request.group_id} has no members")
-        cell = self._registry.find_or_make(request.group_id)
-        machine = self._as_classic(cell)
+        group = self._registry.find_or_make(request.group_id)
+        machine = self._as_classic(group)
         name = request.instance_id or request.client_id[:_MAX_CLIENT_ID_CHARS]
         new_member_id = f"{name}-{self._randomness.uuid()}"
         now_ms = self._registry.now_ms()
         result: JoinResult = await self._registry.ask(
-            cell, lambda ticket: machine.join(request, ticket, new_member_id, now_ms)
+            group, lambda ticket: machine.join(request, ticket, new_member_id, now_ms)
         )
         return result
 
     async def sync(self, request: SyncRequest) -> SyncResult:
         """Returns when the leader has assigned."""
         await self._registry.ready(request.group_id)
-        cell, machine = self._classic(request.group_id)
+        group, machine = self._classic(request.group_id)
         now_ms = self._registry.now_ms()
-        result: SyncResult = await self._registry.ask(cell, lambda ticket: machine.sync(request, ticket, now_ms))
+        result: SyncResult = await self._registry.ask(group, lambda ticket: machine.sync(request, ticket, now_ms))
         return result
 
     async def heartbeat(self, group_id: str, *, member_id: str, instance_id: str | None, generation: int) -> None:
         await self._registry.ready(group_id)
-        cell, machine = self._classic(group_id)
+        group, machine = self._classic(group_id)
         now_ms = self._registry.now_ms()
         await self._registry.ask(
-            cell, lambda ticket: machine.heartbeat(member_id, instance_id, generation, ticket, now_ms)
+            group, lambda ticket: machine.heartbeat(member_id, instance_id, generation, ticket, now_ms)
         )
 
     async def leave(self, group_id: str, members: Sequence[MemberRef]) -> Sequence[LeaveOutcome]:
@@ -88,35 +88,35 @@ class Membership:
         if not group_id:
             raise InvalidGroupId("a group id must not be empty")
         await self._registry.ready(group_id)
-        cell = self._registry.find(group_id)
-        if cell is None:
+        group = self._registry.find(group_id)
+        if group is None:
             unknown = UnknownMember(f"group {group_id} has no members")
             return [LeaveOutcome(member=ref, error=unknown) for ref in members]
-        machine, now_ms = cell.machine, self._registry.now_ms()
+        machine, now_ms = group.machine, self._registry.now_ms()
         if isinstance(machine, ConsumerGroup):
-            return [self._remove(cell, machine, ref) for ref in members]
+            return [self._remove(group, machine, ref) for ref in members]
         outcomes: Sequence[LeaveOutcome] = await self._registry.ask(
-            cell, lambda ticket: machine.leave(members, ticket, now_ms)
+            group, lambda ticket: machine.leave(members, ticket, now_ms)
         )
         return outcomes
 
-    def _remove(self, cell: Cell, machine: ConsumerGroup, ref: MemberRef) -> LeaveOutcome:
+    def _remove(self, group: LoadedGroup, machine: ConsumerGroup, ref: MemberRef) -> LeaveOutcome:
         try:
-            self._registry.apply(cell, machine.remove(ref.member_id, ref.instance_id, self._registry.facts))
+            self._registry.apply(group, machine.remove(ref.member_id, ref.instance_id, self._registry.facts))
         except StreamHouseError as error:
             return LeaveOutcome(member=ref, error=error)
         return LeaveOutcome(member=ref, error=None)
 
-    def _classic(self, group_id: str) -> tuple[Cell, ClassicGroup]:
+    def _classic(self, group_id: str) -> tuple[LoadedGroup, ClassicGroup]:
         if not group_id:
             raise InvalidGroupId("a group id must not be empty")
-        cell = self._registry.find(group_id)
-        if cell is None or not isinstance(cell.machine, ClassicGroup):
+        group = self._registry.find(group_id)
+        if group is None or not isinstance(group.machine, ClassicGroup):
             raise UnknownMember(f"group {group_id} has no such member")
-        return cell, cell.machine
+        return group, group.machine
 
-    def _as_classic(self, cell: Cell) -> ClassicGroup:
-        machine = cell.machine
+    def _as_classic(self, group: LoadedGroup) -> ClassicGroup:
+        machine = group.machine
         if isinstance(machine, ConsumerGroup):
             if machine.state is not GroupState.EMPTY:
                 raise InconsistentProtocol(
@@ -124,7 +124,7 @@ class Membership:
                     hint="stop them first, or let this client use group.protocol=consumer too",
                 )
             machine = ClassicGroup(machine.group_id, options=self._registry.options, generation=machine.group_epoch)
-            cell.machine = machine
+            group.machine = machine
         return machine
 
     # Consumer (KIP-848).
@@ -137,21 +137,21 @@ class Membership:
             request = replace(request, member_id=str(self._randomness.uuid()))
         check_heartbeat(request)
         await self._registry.ready(request.group_id)
-        cell = self._registry.find(request.group_id)
-        if cell is None and request.member_epoch != 0:
+        group = self._registry.find(request.group_id)
+        if group is None and request.member_epoch != 0:
             raise GroupNotFound(f"there is no group {request.group_id}")
         if request.topic_names is not None or request.topic_pattern:
             await self._know_topics(request)
-        cell = self._registry.find_or_make(request.group_id)
-        machine = self._as_consumer(cell, request)
+        group = self._registry.find_or_make(request.group_id)
+        machine = self._as_consumer(group, request)
         registry = self._registry
         result: ConsumerHeartbeatResult = await registry.ask(
-            cell, lambda ticket: machine.heartbeat(request, registry.facts, ticket, registry.now_ms())
+            group, lambda ticket: machine.heartbeat(request, registry.facts, ticket, registry.now_ms())
         )
         return result
 
-    def _as_consumer(self, cell: Cell, request: ConsumerHeartbeat) -> ConsumerGroup:
-        machine = cell.machine
+    def _as_consumer(self, group: LoadedGroup, request: ConsumerHeartbeat) -> ConsumerGroup:
+        machine = group.machine
         if isinstance(machine, ClassicGroup):
             if request.member_epoch != 0:
                 raise GroupNotFound(f"group {machine.group_id} is not of the newer protocol (KIP-848)")
@@ -161,7 +161,7 @@ class Membership:
                     hint="stop them first, or let this client use group.protocol=classic too",
                 )
             machine = ConsumerGroup(machine.group_id, options=self._registry.options, group_epoch=machine.generation)
-            cell.machine = machine
+            group.machine = machine
         return machine
 
     async def _know_topics(self, request: ConsumerHeartbeat) -> None:

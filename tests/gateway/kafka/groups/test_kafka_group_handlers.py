@@ -13,6 +13,7 @@ import pytest
 
 from streamhouse.broker.cluster_view import Endpoint, Node
 from streamhouse.broker.groups.coordinator import GroupCoordinator
+from streamhouse.broker.slots.slots import Slots
 from streamhouse.core.clock import SystemClock
 from streamhouse.core.errors import MetadataUnavailable, TopicNotFound
 from streamhouse.core.ids import PartitionKey, TopicId
@@ -95,7 +96,11 @@ class Broker:
         self.store = store
         self.view = View(store)
         self.groups = GroupCoordinator(
-            metadata=store, view=self.view, clock=SystemClock(), randomness=SeededRandomness(3)
+            metadata=store,
+            view=self.view,
+            clock=SystemClock(),
+            randomness=SeededRandomness(3),
+            slots=Slots(view=self.view),
         )
 
     async def ask(self, key: int, version: int, /, **fields: Any) -> Message:
@@ -175,7 +180,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
         slots = [SlotKey(number) for number in range(COORDINATOR_SLOTS)]
         for outcome in await store.acquire_leases(holder, slots, ttl_ms=60_000):
             assert outcome.lease is not None
-            await made.groups.gained(outcome.lease, guard=Always())
+            await made.groups.slots.gained(outcome.lease, guard=Always())
         yield made
         await made.groups.close()
 
@@ -197,7 +202,7 @@ async def test_coordinators_that_are_not_there(broker: Broker) -> None:
     assert (await broker.ask(FIND, 3, key="t", key_type=1)).error_code == 53
     assert (await broker.ask(FIND, 6, key_type=2, coordinator_keys=["s"])).coordinators[0].error_code == 42
     for number in range(COORDINATOR_SLOTS):
-        broker.groups.lost(SlotKey(number))
+        broker.groups.slots.lost(SlotKey(number))
     broker.view.node = None
     answer = await broker.ask(FIND, 3, key="g", key_type=0)
     assert (answer.error_code, answer.node_id) == (15, -1)
@@ -321,7 +326,7 @@ async def test_an_agent_that_does_not_coordinate_the_group_tells_what_the_store_
 ) -> None:
     await broker.commit()
     for number in range(COORDINATOR_SLOTS):
-        broker.groups.lost(SlotKey(number))
+        broker.groups.slots.lost(SlotKey(number))
     code, topics = await fetch_one(broker, version)
     assert (code, topics[0].partitions[0].error_code, topics[0].partitions[0].committed_offset) == (0, 0, 7)
 

@@ -29,7 +29,7 @@ async def find_coordinator(call: Call, request: Message) -> Fields:
     if request.key_type == _GROUP:
         groups = call.broker.groups
         slots = {key: groups.slot_of(key) for key in keys}
-        nodes = await groups.places.find(set(slots.values()))
+        nodes = await groups.slots.coordinators.find(set(slots.values()))
         found = {key: nodes[slot] for key, slot in slots.items()}
     if call.version < _MANY_FROM:
         return _coordinator(call, request.key_type, found.get(request.key))
