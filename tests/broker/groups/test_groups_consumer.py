@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from consumer_driver import REBALANCE_MS, Consumers, RealMember, keys, settle, topics
 
-from streamhouse.broker.groups.contract import GroupState, TimerKind
+from streamhouse.broker.groups.contract import GroupState, MemberRef, Ticket, TimerKind
 from streamhouse.broker.groups.options import GroupOptions
 from streamhouse.broker.groups.payload import decode, encode
 from streamhouse.broker.groups.snapshot import ConsumerSnapshot
@@ -119,7 +119,7 @@ def test_a_group_at_its_size_takes_no_more() -> None:
 def test_a_group_that_reads_too_much_is_refused_before_anything_changes(
     c: Consumers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streamhouse.broker.groups.consumer.MAX_ASSIGNED_PARTITIONS", 3)
+    monkeypatch.setattr("streamhouse.broker.groups.reconciling.MAX_ASSIGNED_PARTITIONS", 3)
     assert c.code("a", 0) == 81
     assert c.group.state is GroupState.EMPTY
     assert c.group.group_epoch == 0
@@ -177,11 +177,13 @@ def test_a_silent_member_is_out_after_its_session(c: Consumers) -> None:
 def test_an_operator_removes_members(c: Consumers) -> None:
     c.beat("a", 0)
     c.beat("b", 0, instance_id="s")
-    c.take(c.group.remove("a", None, c.topics))
-    c.take(c.group.remove("", "s", c.topics))
+    refs = [MemberRef(member_id="a"), MemberRef(member_id="", instance_id="s"), MemberRef(member_id="x")]
+    c.take(c.group.leave(refs, c.topics, Ticket(7)))
     assert c.group.state is GroupState.EMPTY
-    with pytest.raises(StreamHouseError):
-        c.group.remove("a", None, c.topics)
+    assert c.last is not None
+    outcomes = c.last.result
+    assert isinstance(outcomes, tuple)
+    assert [0 if each.error is None else each.error.kafka_code for each in outcomes] == [0, 0, 25]
 
 
 # Static members.

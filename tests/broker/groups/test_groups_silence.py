@@ -15,9 +15,9 @@ from group_stage import GROUP, SLOT, Stage
 from streamhouse.broker.groups import classic_state, registry
 from streamhouse.broker.groups.consumer import ConsumerGroup
 from streamhouse.broker.groups.contract import Effects, GroupState, Save
+from streamhouse.broker.groups.machine import STEP_MS, Silence
 from streamhouse.broker.groups.options import GroupOptions
 from streamhouse.broker.groups.payload import decode, encode
-from streamhouse.broker.groups.silence import STEP_MS, Silence
 from streamhouse.broker.groups.snapshot import ClassicSnapshot, ConsumerSnapshot
 from streamhouse.metadata.contract import slot_of
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from streamhouse.broker.groups.admission import check_join
 from streamhouse.broker.groups.contract import (
     Effects,
     GroupState,
@@ -25,7 +24,7 @@ from streamhouse.broker.groups.contract import (
 )
 from streamhouse.broker.groups.options import MAX_ASSIGNMENT_BYTES, MAX_ROSTER_BYTES, NEW_MEMBER_JOIN_TIMEOUT_MS
 from streamhouse.broker.groups.rebalancing import JOIN, SYNC, Rebalancing
-from streamhouse.broker.groups.roster import Member
+from streamhouse.broker.groups.roster import Member, check_join
 from streamhouse.core.errors import (
     FencedInstance,
     GroupFull,
@@ -294,6 +293,11 @@ class ClassicGroup(Rebalancing):
         else:
             self._remove(member.member_id)
             self._after_removal(now_ms)
+
+    def rebalance(self, now_ms: int) -> Effects:
+        """Start a rebalance of a stable group."""
+        self._prepare_rebalance(now_ms)
+        return self._take()
 
     def end(self, error: StreamHouseError) -> Effects:
         """Whoever waits here waits in vain: another coordinator has the group, or it was deleted."""

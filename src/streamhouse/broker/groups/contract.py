@@ -229,6 +229,8 @@ class ConsumerMemberView:
     topic_pattern: str | None
     assigned: frozenset[PartitionKey]
     target: frozenset[PartitionKey]
+    is_classic: bool = False
+    """Whether the member uses the classic protocol."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

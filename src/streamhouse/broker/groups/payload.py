@@ -1,19 +1,21 @@
-"""A group's state as bytes: what ``metadata.save_group`` keeps and a take-over reads. Versions 1 and 2.
+"""A group's state as bytes: what ``metadata.save_group`` keeps and a take-over reads. Versions 1 to 3.
 
-    group      = u8 version · u8 kind (1 classic, 2 consumer) · body · version 2: silent
+    group      = u8 version · u8 kind (1 classic, 2 consumer) · body · versions 2, 3: silent
     classic    = u8 state · str type · str protocol · opt leader · u32 n · n × classic member
       member   = str id · opt instance · str client · str host · i32 session · i32 rebalance
                  · u16 n · n × (str protocol · bytes metadata) · bytes assignment
     consumer   = i32 assignment epoch · u32 n · n × (16 B topic id · u32 partitions) · u32 n · n × consumer member
       member   = str id · opt instance · opt rack · str client · str host · i32 rebalance · u32 n · n × str topic
                  · opt pattern · opt assignor · i32 epoch · i32 previous · u8 state · keys assigned · revoking · target
+                 · version 3: u8 0, or u8 1 · i32 session · u16 n · n × (str protocol · bytes metadata)
     silent     = u32 n · n × (str member id · u32 milliseconds)
     str        = u16 length · UTF-8        opt = u8 0, or u8 1 · str        bytes = u32 length · them
     keys       = u32 topics · each: 16 B topic id · u32 n · n × u32 partition
 
 Big-endian. The generation is in the row itself. An empty payload is a group that only ever had simple commits.
-Version 2 is written only while there are silent members (silence.py): after a take-over, if at all. An agent of an
-earlier build, which reads version 1 only, may meet it during an upgrade, and then lets the members join again.
+Version 2 is written only while there are silent members (machine.py): after a take-over, if at all. Version 3 is
+written only for a consumer group that has members of the classic protocol. An agent of an earlier build cannot read the
+newer versions. If it meets one during an upgrade, it lets the members join again.
 Does no IO. A changed layout is a new version; these are read for ever.
 """
 
@@ -21,7 +23,7 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -29,6 +31,7 @@ from streamhouse.broker.groups.contract import GroupState
 from streamhouse.broker.groups.snapshot import (
     ClassicMemberSnapshot,
     ClassicSnapshot,
+    ClassicTraits,
     ConsumerMemberSnapshot,
     ConsumerSnapshot,
     GroupSnapshot,
@@ -41,6 +44,7 @@ T = TypeVar("T")
 
 _VERSION: Final = 1
 _VERSION_WITH_SILENT: Final = 2
+_VERSION_WITH_CLASSIC: Final = 3
 _CLASSIC: Final = 1
 _CONSUMER: Final = 2
 _STATES: Final = (
@@ -53,7 +57,7 @@ _STATES: Final = (
 
 def encode(group: GroupSnapshot) -> bytes:
     out = _Out()
-    version = _VERSION_WITH_SILENT if group.silent else _VERSION
+    version = _version(group)
     if isinstance(group, ClassicSnapshot):
         out.number("BBB", version, _CLASSIC, _STATES.index(group.state))
         out.text(group.protocol_type)
@@ -70,6 +74,8 @@ def encode(group: GroupSnapshot) -> bytes:
         out.number("I", len(group.members))
         for consumer in group.members:
             out.raw(_consumer_bytes(consumer))
+            if version >= _VERSION_WITH_CLASSIC:
+                _put_traits(out, consumer.classic)
     if version >= _VERSION_WITH_SILENT:
         out.number("I", len(group.silent))
         for member_id, silent_ms in group.silent:
@@ -78,13 +84,19 @@ def encode(group: GroupSnapshot) -> bytes:
     return out.joined()
 
 
+def _version(group: GroupSnapshot) -> int:
+    if isinstance(group, ConsumerSnapshot) and any(member.classic is not None for member in group.members):
+        return _VERSION_WITH_CLASSIC
+    return _VERSION_WITH_SILENT if group.silent else _VERSION
+
+
 def decode(payload: bytes) -> GroupSnapshot:
     """Raises CorruptDocument, or UnsupportedVersion for what a newer StreamHouse wrote."""
     if not payload:
         return ClassicSnapshot(state=GroupState.EMPTY, protocol_type="", protocol_name="", leader=None, members=())
-    if payload[0] not in (_VERSION, _VERSION_WITH_SILENT):
+    if not _VERSION <= payload[0] <= _VERSION_WITH_CLASSIC:
         raise UnsupportedVersion(
-            f"a group's state of version {payload[0]}; this build reads versions {_VERSION} and {_VERSION_WITH_SILENT}",
+            f"a group's state of version {payload[0]}; this build reads versions {_VERSION} to {_VERSION_WITH_CLASSIC}",
             hint="upgrade this agent",
         )
     source = _In(payload)
@@ -92,7 +104,7 @@ def decode(payload: bytes) -> GroupSnapshot:
         version, kind = source.number("BB")
         if kind not in (_CLASSIC, _CONSUMER):
             raise CorruptDocument(f"a group's state of kind {kind}")
-        group: GroupSnapshot = _classic(source) if kind == _CLASSIC else _consumer(source)
+        group: GroupSnapshot = _classic(source) if kind == _CLASSIC else _consumer(source, version)
         if version >= _VERSION_WITH_SILENT:
             group = replace(group, silent=source.many(lambda source: (source.text(), source.number("I")[0])))
     except (struct.error, UnicodeDecodeError, IndexError, ValueError) as error:
@@ -110,11 +122,21 @@ def _put_classic(out: _Out, member: ClassicMemberSnapshot) -> None:
     out.maybe(member.instance_id)
     out.text(member.client_id)
     out.text(member.client_host)
-    out.number("iiH", member.session_timeout_ms, member.rebalance_timeout_ms, len(member.protocols))
-    for name, metadata in member.protocols:
+    out.number("ii", member.session_timeout_ms, member.rebalance_timeout_ms)
+    _put_protocols(out, member.protocols)
+    out.blob(member.assignment)
+
+
+def _put_protocols(out: _Out, protocols: Sequence[tuple[str, bytes]]) -> None:
+    out.number("H", len(protocols))
+    for name, metadata in protocols:
         out.text(name)
         out.blob(metadata)
-    out.blob(member.assignment)
+
+
+def _protocols(source: _In) -> tuple[tuple[str, bytes], ...]:
+    (count,) = source.number("H")
+    return tuple((source.text(), source.blob()) for _ in range(count))
 
 
 def _classic(source: _In) -> ClassicSnapshot:
@@ -130,7 +152,7 @@ def _classic(source: _In) -> ClassicSnapshot:
 
 def _classic_member(source: _In) -> ClassicMemberSnapshot:
     member_id, instance_id, client_id, client_host = source.text(), source.maybe(), source.text(), source.text()
-    session_timeout_ms, rebalance_timeout_ms, protocols = source.number("iiH")
+    session_timeout_ms, rebalance_timeout_ms = source.number("ii")
     return ClassicMemberSnapshot(
         member_id=member_id,
         instance_id=instance_id,
@@ -138,7 +160,7 @@ def _classic_member(source: _In) -> ClassicMemberSnapshot:
         client_host=client_host,
         session_timeout_ms=session_timeout_ms,
         rebalance_timeout_ms=rebalance_timeout_ms,
-        protocols=tuple((source.text(), source.blob()) for _ in range(protocols)),
+        protocols=_protocols(source),
         assignment=source.blob(),
     )
 
@@ -170,16 +192,16 @@ def _put_consumer(out: _Out, member: ConsumerMemberSnapshot) -> None:
         out.keys(keys)
 
 
-def _consumer(source: _In) -> ConsumerSnapshot:
+def _consumer(source: _In, version: int) -> ConsumerSnapshot:
     (assignment_epoch,) = source.number("i")
     return ConsumerSnapshot(
         assignment_epoch=assignment_epoch,
         partitions=source.many(lambda source: (source.topic_id(), source.number("I")[0])),
-        members=source.many(_consumer_member),
+        members=source.many(lambda source: _consumer_member(source, version)),
     )
 
 
-def _consumer_member(source: _In) -> ConsumerMemberSnapshot:
+def _consumer_member(source: _In, version: int) -> ConsumerMemberSnapshot:
     member_id, instance_id, rack_id = source.text(), source.maybe(), source.maybe()
     client_id, client_host = source.text(), source.text()
     (rebalance_timeout_ms,) = source.number("i")
@@ -202,7 +224,23 @@ def _consumer_member(source: _In) -> ConsumerMemberSnapshot:
         assigned=source.keys(),
         revoking=source.keys(),
         target=source.keys(),
+        classic=_traits(source) if version >= _VERSION_WITH_CLASSIC else None,
     )
+
+
+def _put_traits(out: _Out, traits: ClassicTraits | None) -> None:
+    out.number("B", traits is not None)
+    if traits is not None:
+        out.number("i", traits.session_timeout_ms)
+        _put_protocols(out, traits.protocols)
+
+
+def _traits(source: _In) -> ClassicTraits | None:
+    (present,) = source.number("B")
+    if not present:
+        return None
+    (session_timeout_ms,) = source.number("i")
+    return ClassicTraits(session_timeout_ms=session_timeout_ms, protocols=_protocols(source))
 
 
 # Bytes.

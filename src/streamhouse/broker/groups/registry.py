@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final, Protocol
 
-from streamhouse.broker.groups import classic_state
+from streamhouse.broker.groups import classic_state, conversion
 from streamhouse.broker.groups.classic import ClassicGroup
 from streamhouse.broker.groups.consumer import ConsumerGroup
 from streamhouse.broker.groups.contract import Answer, Effects, Save, Ticket, Timer, TimerKey, TimerKind, TopicFact
@@ -234,11 +234,20 @@ class Registry:
                     self._saver.save(group)
                 case Answer():
                     self._saver.answer(group, effect)
+        if isinstance(group.machine, ConsumerGroup) and group.machine.roster.only_classic and not group.slot.gone:
+            self._make_classic(group, group.machine)
         if group.is_blank:
             if not group.stored and not group.version and not group.offsets_lock.locked():
                 self.forget(group)
         else:
             group.empty_since_ms = self.now_ms()
+
+    def _make_classic(self, group: LoadedGroup, machine: ConsumerGroup) -> None:
+        """The last member of the consumer protocol is gone. The writes that ``apply`` has started run later, and take
+        the state of the classic group."""
+        now_ms = self.now_ms()
+        group.machine, effects = conversion.to_classic(machine, self._facts, options=self.options, now_ms=now_ms)
+        self.apply(group, effects)
 
     def run_due(self) -> None:
         """Fire the timers that are due; for tests that set the clock."""

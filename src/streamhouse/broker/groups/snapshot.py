@@ -33,13 +33,30 @@ class ClassicSnapshot:
 
 
 class Reconciliation(IntEnum):
-    """How far a KIP-848 member is on its way to its target."""
+    """How far a member of a consumer group is on its way to its target."""
 
     STABLE = 0
     UNREVOKED = 1
-    """It must let partitions go first."""
+    """It must give up partitions first."""
     UNRELEASED = 2
-    """It waits for partitions that others have not let go."""
+    """It waits for partitions that other members have not given up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassicTraits:
+    """What a member of the classic protocol in a consumer group has that other members have not."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    """(assignor, subscription), the preferred one first. There is at least one."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(name for name, _ in self.protocols)
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(len(name) * 4 + len(metadata) + 8 for name, metadata in self.protocols)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +76,8 @@ class ConsumerMemberSnapshot:
     assigned: frozenset[PartitionKey]
     revoking: frozenset[PartitionKey]
     target: frozenset[PartitionKey]
+    classic: ClassicTraits | None = None
+    """None: the member uses the consumer protocol."""
     encoded: list[bytes] = field(default_factory=list, repr=False, compare=False)
     """Its bytes, once somebody has made them: most members of a large group are the same from one save to the next."""
 

@@ -454,3 +454,46 @@ async def test_consumer_describe_in_every_version(broker: Broker, version: int) 
     assert (assigned.topic_name, assigned.partitions) == ("orders", [0, 1])
     assert (member.rack_id, member.subscribed_topic_names, member.subscribed_topic_regex) == ("r", ["orders"], "^or.*")
     assert (classic.error_code, nobody.error_code) == (69, 69)
+
+
+SUBSCRIPTION = b"\0\0\0\0\0\1\0\6orders\0\0\0\0"
+BOTH = b"\0\0\0\0\0\1\0\6orders\0\0\0\2\0\0\0\0\0\0\0\1\0\0\0\0"
+"""The assignment of both partitions."""
+
+
+async def test_a_group_becomes_a_consumer_group_and_a_classic_group_again(broker: Broker) -> None:
+    protocols = [{"name": "range", "metadata": SUBSCRIPTION}]
+    joined = await broker.join(protocols=protocols)
+    classic = {"group_id": "g", "member_id": joined.member_id}
+    given = [{"member_id": joined.member_id, "assignment": BOTH}]
+    await broker.ask(SYNC, 5, **classic, generation_id=joined.generation_id, assignments=given)
+    assert [group.group_type for group in (await broker.ask(LIST, 5)).groups] == ["classic"]
+
+    new = await broker.consumer(1, 0)
+    assert (new.error_code, new.assignment.topic_partitions) == (0, [])
+    assert [group.group_type for group in (await broker.ask(LIST, 5)).groups] == ["consumer"]
+    assert (await broker.ask(HEARTBEAT, 4, **classic, generation_id=joined.generation_id)).error_code == 27
+    again = await broker.join(member_id=joined.member_id, protocols=protocols)
+    assert (again.error_code, again.leader, again.members, again.protocol_name) == (0, "", [], "range")
+    assert again.generation_id == new.member_epoch
+    synced = await broker.ask(
+        SYNC,
+        5,
+        **classic,
+        generation_id=again.generation_id,
+        protocol_type="consumer",
+        protocol_name="range",
+        assignments=[],
+    )
+    assert (synced.error_code, synced.protocol_name, len(synced.assignment)) == (0, "range", len(BOTH) - 4)
+    (topic,) = (await broker.consumer(1, new.member_epoch)).assignment.topic_partitions
+    assert len(topic.partitions) == 1
+    (group,) = (await broker.ask(CONSUMER_DESCRIBE, 1, group_ids=["g"])).groups
+    assert {member.member_id: member.member_type for member in group.members} == {"m": 1, joined.member_id: 0}
+
+    assert (await broker.consumer(1, -1)).error_code == 0
+    assert [group.group_type for group in (await broker.ask(LIST, 5)).groups] == ["classic"]
+    assert (await broker.ask(HEARTBEAT, 4, **classic, generation_id=again.generation_id)).error_code == 27
+    last = await broker.join(member_id=joined.member_id, protocols=protocols)
+    assert (last.leader, last.generation_id) == (joined.member_id, again.generation_id + 1)
+    assert (await broker.ask(LEAVE, 5, group_id="g", members=[{"member_id": joined.member_id}])).error_code == 0
