@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from consumer_driver import Consumers
 
-from streamhouse.broker.groups import classic_state, conversion
+from streamhouse.broker.groups import conversion
 from streamhouse.broker.groups.classic import ClassicGroup
 from streamhouse.broker.groups.consumer import ConsumerGroup
 from streamhouse.broker.groups.consumer_protocol import (
@@ -85,13 +85,12 @@ class Mixed(Consumers):
 
     def take_over(self) -> None:
         """Another coordinator continues with what was saved."""
-        classic = isinstance(self.group, ClassicGroup)
-        saved = decode(encode(classic_state.snapshot(self.group) if classic else self.group.snapshot()))
+        saved = decode(encode(self.group.snapshot()))
         self.take(self.group.end(NotCoordinator("moved")))
         self.timers.clear()
         if isinstance(saved, ClassicSnapshot):
             self.group = ClassicGroup("g", options=self.options, generation=self.group.generation)
-            self.take(classic_state.restore(self.group, saved, self.now_ms))
+            self.take(self.group.restore(saved, self.now_ms))
         else:
             self.group = ConsumerGroup("g", options=self.options, group_epoch=self.group.group_epoch)
             self.take(self.group.restore(saved, self.now_ms))

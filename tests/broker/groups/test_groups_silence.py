@@ -12,7 +12,7 @@ from consumer_driver import Consumers, RealMember, settle
 from group_driver import SESSION_MS, Driver
 from group_stage import GROUP, SLOT, Stage
 
-from streamhouse.broker.groups import classic_state, registry
+from streamhouse.broker.groups import registry
 from streamhouse.broker.groups.consumer import ConsumerGroup
 from streamhouse.broker.groups.contract import Effects, GroupState, Save
 from streamhouse.broker.groups.machine import STEP_MS, Silence
@@ -58,14 +58,14 @@ class ClassicRow(Driver):
     def take(self, effects: Effects) -> None:
         super().take(effects)
         if any(isinstance(effect, Save) for effect in effects):
-            self.stored = encode(classic_state.snapshot(self.group))
+            self.stored = encode(self.group.snapshot())
 
     def taken_over(self) -> ClassicRow:
         saved = decode(self.stored)
         assert isinstance(saved, ClassicSnapshot)
         successor = ClassicRow(now_ms=self.now_ms + WITHOUT_COORDINATOR_MS, stored=self.stored)
         successor.group.generation = self.group.generation
-        successor.take(classic_state.restore(successor.group, saved, successor.now_ms))
+        successor.take(successor.group.restore(saved, successor.now_ms))
         return successor
 
 

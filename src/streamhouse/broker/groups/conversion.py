@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from streamhouse.broker.groups import classic_state
 from streamhouse.broker.groups.classic import ClassicGroup
 from streamhouse.broker.groups.consumer import ConsumerGroup
 from streamhouse.broker.groups.consumer_protocol import (
@@ -196,7 +195,7 @@ def to_classic(
         members=tuple(members),
         silent=group.silence.marks(),
     )
-    effects: list[Effect] = [Save(), *classic_state.restore(made, snapshot, now_ms)]
+    effects: list[Effect] = [Save(), *made.restore(snapshot, now_ms)]
     made.protocol_name = made.roster.select_protocol()
     for kind in (TimerKind.JOIN, TimerKind.SYNC):
         effects += [Timer(TimerKey(kind, member.member_id), None) for member in group.roster]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 
-from streamhouse.broker.groups import classic_state
 from streamhouse.broker.groups.classic import ClassicGroup
 from streamhouse.broker.groups.consumer import ConsumerGroup
+from streamhouse.broker.groups.consumer_protocol import PROTOCOL_TYPE
 from streamhouse.broker.groups.contract import (
     ClassicGroupView,
     ConsumerGroupView,
@@ -26,8 +26,6 @@ from streamhouse.core.errors import (
     MetadataError,
 )
 
-_CONSUMER_TYPE = "consumer"
-
 
 class Inspection:
     def __init__(self, registry: Registry) -> None:
@@ -45,7 +43,7 @@ class Inspection:
             raise GroupNotFound(f"group {group_id} is not a classic group")
         if _only_ids_given_out(group):
             raise GroupNotFound(f"there is no group {group_id}")
-        return classic_state.describe(group.machine)
+        return group.machine.describe()
 
     async def describe_consumer(self, group_id: str) -> ConsumerGroupView:
         """Raises GroupNotFound, also for a classic group: the admin client then sends DescribeGroups."""
@@ -125,7 +123,7 @@ def _without_members(group_id: str) -> ClassicGroupView:
 
 def _listing(group: LoadedGroup) -> GroupListing:
     machine = group.machine
-    protocol_type = machine.protocol_type if isinstance(machine, ClassicGroup) else _CONSUMER_TYPE
+    protocol_type = machine.protocol_type if isinstance(machine, ClassicGroup) else PROTOCOL_TYPE
     return GroupListing(
         group_id=group.group_id, protocol_type=protocol_type, state=machine.state, type=GroupType(group.type)
     )

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from streamhouse.broker.groups import classic_state
 from streamhouse.broker.groups.classic import ClassicGroup
 from streamhouse.broker.groups.consumer import ConsumerGroup
 from streamhouse.broker.groups.contract import Answer, GroupType
@@ -132,17 +131,13 @@ class Saver:
     async def _write(self, group: LoadedGroup) -> None:
         """After the time-out the requests that wait are refused, but the call itself goes on to its end."""
         machine = group.machine
-        if isinstance(machine, ClassicGroup):
-            generation, payload = machine.generation, encode(classic_state.snapshot(machine))
-        else:
-            generation, payload = machine.group_epoch, encode(machine.snapshot())
         call = asyncio.ensure_future(
             self._metadata.save_group(
                 group.group_id,
                 group.slot.fence,
-                generation=generation,
+                generation=machine.generation,
                 member_count=len(machine.roster),
-                payload=payload,
+                payload=encode(machine.snapshot()),
             )
         )
         try:

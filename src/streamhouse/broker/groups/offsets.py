@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from streamhouse.broker.groups import classic_state
 from streamhouse.broker.groups.classic import ClassicGroup
 from streamhouse.broker.groups.consumer import ConsumerGroup
+from streamhouse.broker.groups.consumer_protocol import PROTOCOL_TYPE
 from streamhouse.broker.groups.contract import GroupState
 from streamhouse.broker.groups.loaded import LoadedGroup
 from streamhouse.broker.groups.registry import Registry
@@ -40,8 +40,6 @@ from streamhouse.metadata import checks
 from streamhouse.metadata.contract import CommittedOffset, OffsetCommit
 
 __all__ = ["CommitRequest", "CommittedOffset", "OffsetCommit", "Offsets", "Outcomes"]
-
-_CONSUMER_TYPE = "consumer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +197,6 @@ def _reads(group: LoadedGroup, key: PartitionKey, topic: str) -> bool:
         return machine.subscribed(key.topic_id)
     if machine.state is GroupState.EMPTY:
         return False
-    if machine.protocol_type != _CONSUMER_TYPE:
+    if machine.protocol_type != PROTOCOL_TYPE:
         raise GroupNotEmpty(f"group {machine.group_id} has members, and what they read is not known")
-    return classic_state.subscribes(machine, topic)
+    return machine.subscribes(topic)

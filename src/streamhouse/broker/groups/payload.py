@@ -12,7 +12,7 @@
     str        = u16 length · UTF-8        opt = u8 0, or u8 1 · str        bytes = u32 length · them
     keys       = u32 topics · each: 16 B topic id · u32 n · n × u32 partition
 
-Big-endian. The generation is in the row itself. An empty payload is a group that only ever had simple commits.
+Big-endian. The generation is in the row itself. An empty payload is a group that never had a member.
 Version 2 is written only while there are silent members (machine.py): after a take-over, if at all. Version 3 is
 written only for a consumer group that has members of the classic protocol. An agent of an earlier build cannot read the
 newer versions. If it meets one during an upgrade, it lets the members join again.
@@ -96,21 +96,21 @@ def decode(payload: bytes) -> GroupSnapshot:
         return ClassicSnapshot(state=GroupState.EMPTY, protocol_type="", protocol_name="", leader=None, members=())
     if not _VERSION <= payload[0] <= _VERSION_WITH_CLASSIC:
         raise UnsupportedVersion(
-            f"a group's state of version {payload[0]}; this build reads versions {_VERSION} to {_VERSION_WITH_CLASSIC}",
+            f"the state of a group has version {payload[0]}; this agent reads {_VERSION} to {_VERSION_WITH_CLASSIC}",
             hint="upgrade this agent",
         )
     source = _In(payload)
     try:
         version, kind = source.number("BB")
         if kind not in (_CLASSIC, _CONSUMER):
-            raise CorruptDocument(f"a group's state of kind {kind}")
+            raise CorruptDocument(f"the state of a group has the unknown kind {kind}")
         group: GroupSnapshot = _classic(source) if kind == _CLASSIC else _consumer(source, version)
         if version >= _VERSION_WITH_SILENT:
             group = replace(group, silent=source.many(lambda source: (source.text(), source.number("I")[0])))
     except (struct.error, UnicodeDecodeError, IndexError, ValueError) as error:
-        raise CorruptDocument(f"a group's state that cannot be read at byte {source.position}: {error}") from error
+        raise CorruptDocument(f"the state of a group cannot be read at byte {source.position}: {error}") from error
     if source.position != len(payload):
-        raise CorruptDocument(f"a group's state with {len(payload) - source.position} bytes too many")
+        raise CorruptDocument(f"the state of a group has {len(payload) - source.position} bytes too many")
     return group
 
 
@@ -285,7 +285,7 @@ class _Out:
 
 
 class _In:
-    """Every length is checked against what is left before anything is made of it."""
+    """Checks every length against the bytes that are left before it reads them."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -294,7 +294,7 @@ class _In:
     def _take(self, length: int) -> bytes:
         start, self.position = self.position, self.position + length
         if self.position > len(self._data):
-            raise CorruptDocument(f"a group's state that ends in the middle, at byte {start}")
+            raise CorruptDocument(f"the state of a group ends too early, at byte {start}")
         return self._data[start : self.position]
 
     def number(self, layout: str) -> tuple[int, ...]:
@@ -317,7 +317,7 @@ class _In:
     def many(self, read: Callable[[_In], T]) -> tuple[T, ...]:
         (count,) = self.number("I")
         if count > len(self._data) - self.position:
-            raise CorruptDocument(f"a group's state that claims {count} items in its last bytes")
+            raise CorruptDocument(f"the state of a group claims {count} items in its last bytes")
         return tuple(read(self) for _ in range(count))
 
     def keys(self) -> frozenset[PartitionKey]:

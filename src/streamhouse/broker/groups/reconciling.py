@@ -50,6 +50,11 @@ class Reconciling(Machine):
         """The partition counts that the target assignment was made with."""
 
     @property
+    def generation(self) -> int:
+        """The number that is saved with the group. A classic group calls it the generation (conversion.py)."""
+        return self.group_epoch
+
+    @property
     def state(self) -> GroupState:
         if not len(self.roster):
             return GroupState.EMPTY

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final, Protocol
 
-from streamhouse.broker.groups import classic_state, conversion
+from streamhouse.broker.groups import conversion
 from streamhouse.broker.groups.classic import ClassicGroup
 from streamhouse.broker.groups.consumer import ConsumerGroup
 from streamhouse.broker.groups.contract import Answer, Effects, Save, Ticket, Timer, TimerKey, TimerKind, TopicFact
@@ -148,7 +148,7 @@ class Registry:
             return ClassicGroup(row.group_id, options=self.options, generation=row.generation), ()
         if isinstance(saved, ClassicSnapshot):
             classic = ClassicGroup(row.group_id, options=self.options, generation=row.generation)
-            return classic, classic_state.restore(classic, saved, self.now_ms())
+            return classic, classic.restore(saved, self.now_ms())
         consumer = ConsumerGroup(row.group_id, options=self.options, group_epoch=row.generation)
         return consumer, consumer.restore(saved, self.now_ms())
 

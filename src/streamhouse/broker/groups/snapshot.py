@@ -1,4 +1,4 @@
-"""A group's state as it is written and taken over: frozen, without requests that wait."""
+"""The state of a group as it is saved and restored: frozen, without requests that wait for an answer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ClassicSnapshot:
     leader: str | None
     members: tuple[ClassicMemberSnapshot, ...]
     silent: tuple[tuple[str, int], ...] = ()
-    """Members that have not been heard of since the last take-over, by id, with milliseconds; see silence.py."""
+    """Members that have sent nothing since the last take-over, by id, with milliseconds; see machine.py."""
 
 
 class Reconciliation(IntEnum):
@@ -79,14 +79,14 @@ class ConsumerMemberSnapshot:
     classic: ClassicTraits | None = None
     """None: the member uses the consumer protocol."""
     encoded: list[bytes] = field(default_factory=list, repr=False, compare=False)
-    """Its bytes, once somebody has made them: most members of a large group are the same from one save to the next."""
+    """Its bytes, once they were made. Most members of a large group do not change from one save to the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSnapshot:
     assignment_epoch: int
     partitions: tuple[tuple[TopicId, int], ...]
-    """The topics it was assigned by, with their partition counts then."""
+    """The topics of the target assignment, with the partition counts that it was made with."""
     members: tuple[ConsumerMemberSnapshot, ...]
     silent: tuple[tuple[str, int], ...] = ()
     """As in ClassicSnapshot."""
