@@ -107,3 +107,49 @@ async def test_a_group_of_another_protocol_type_is_not_converted(stage: Stage) -
     joined = await stage.first.join(protocol_type="connect")
     assert await code(stage.first.consumer("new", 0)) == 69
     assert await stage.first.heartbeat(joined.member_id, joined.generation) == 0
+
+
+async def test_an_empty_group_changes_its_kind_and_never_its_generation_back(stage: Stage) -> None:
+    await stage.topic()
+    lease = await stage.first.lead()
+    joined = await stage.first.stable_member()
+    assert await code(stage.first.consumer("m", 0)) == 69  # an assignment that only its leader understands
+    await stage.first.groups.members.leave(GROUP, [MemberRef(member_id=joined.member_id)])
+    epoch = (await stage.first.consumer("m", 0)).member_epoch
+    assert epoch > joined.generation + 1
+    await stage.take_over(lease)
+    assert (await stage.second.consumer("m", epoch)).assignment is None
+    await stage.second.consumer("m", -1)
+    assert (await stage.second.join()).generation > epoch
+
+
+async def test_consumer_members_go_on_after_a_take_over(stage: Stage) -> None:
+    topic = await stage.topic()
+    lease = await stage.first.lead()
+    first = await stage.first.consumer("m", 0)
+    assert first.assignment == frozenset(topic.partition_keys())
+    await stage.take_over(lease)
+    assert (await stage.second.consumer("m", first.member_epoch)).member_epoch == first.member_epoch
+    assert await code(stage.second.consumer("stranger", 3)) == 25
+
+
+async def test_an_unknown_consumer_group_is_not_there(stage: Stage) -> None:
+    await stage.first.lead()
+    assert await code(stage.first.consumer("m", 4)) == 69
+    assert await code(stage.first.consumer("m", 0, topic_pattern="(")) == 128
+    joined = await stage.first.stable_member()
+    assert await code(stage.first.consumer("m", 4)) == 25, "69 is fatal to clients; it joins again"
+    await stage.first.groups.members.leave(GROUP, [MemberRef(member_id=joined.member_id)])
+    assert await code(stage.first.consumer("m", 4)) == 69
+
+
+async def test_an_operator_removes_members_of_either_kind(stage: Stage) -> None:
+    await stage.topic()
+    await stage.first.lead()
+    await stage.first.consumer("m", 0)
+    refs = [MemberRef(member_id="m"), MemberRef(member_id="x")]
+    outcomes = await stage.first.groups.members.leave(GROUP, refs)
+    assert [outcome.error and outcome.error.kafka_code for outcome in outcomes] == [None, 25]
+    await stage.first.groups.inspection.delete(GROUP)
+    outcomes = await stage.first.groups.members.leave(GROUP, refs)
+    assert [outcome.error and outcome.error.kafka_code for outcome in outcomes] == [25, 25]

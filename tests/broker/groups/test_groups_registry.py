@@ -1,4 +1,4 @@
-"""The shell on a real store: slots that come and go in the middle of things."""
+"""Groups on a real store, whose slots are gained and lost in the middle of requests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from group_stage import GROUP, SLOT, Stage, code
 
 from streamhouse.broker.groups.contract import MemberRef
-from streamhouse.core.errors import MetadataUnavailable, NotCoordinator
+from streamhouse.core.errors import NotCoordinator
 from streamhouse.metadata.contract import Group, OffsetCommit, SlotFence, slot_of
 
 
@@ -143,30 +143,6 @@ async def test_a_lost_slot_ends_every_wait(stage: Stage) -> None:
     assert [await code(task) for task in waiting] == [16, 16, 16]
     assert stage.first.groups.registry.group_count == 0
     assert await stage.first.heartbeat(leader.member_id, leader.generation) == 16
-
-
-async def test_a_store_that_is_away_makes_members_ask_again_and_loses_nothing(stage: Stage) -> None:
-    await stage.first.lead()
-    save_group = stage.first.store.save_group
-    failures = 0
-
-    async def fail_twice(*args: object, **kwargs: object) -> Group:
-        nonlocal failures
-        failures += 1
-        if failures <= 2:
-            raise MetadataUnavailable("away")
-        return await save_group(*args, **kwargs)  # type: ignore[arg-type]
-
-    stage.first.store.save_group = fail_twice  # type: ignore[method-assign]
-    assert await code(stage.first.join()) == 15
-    (member,) = stage.first.groups.registry.find(GROUP).machine.roster  # type: ignore[union-attr]
-    group = stage.first.groups.registry.find(GROUP)
-    assert group is not None
-    assert group.saving is not None  # it goes on trying
-    await group.saving
-    assert await code(stage.first.join(member.member_id)) == 0
-    (row,) = await stage.first.store.list_groups(SLOT)
-    assert (row.generation, row.member_count) == (1, 1)
 
 
 async def test_a_group_that_cannot_be_read_keeps_its_generation_and_offsets(stage: Stage) -> None:
