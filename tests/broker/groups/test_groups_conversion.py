@@ -224,6 +224,17 @@ def test_a_group_that_cannot_be_understood_stays_classic(changes: dict[str, Any]
     assert m.heartbeat(joined.member_id, joined.generation) == 0
 
 
+def test_a_subscription_that_no_member_uses_must_be_readable_too() -> None:
+    m = Mixed()
+    readable = metadata(("orders",))
+    first = m.joined(protocols=(("own", b"rubbish"), ("range", readable)))
+    m.join(protocols=(("range", readable),))
+    m.join(first.member_id, protocols=(("own", b"rubbish"), ("range", readable)))
+    assert m.group.protocol_name == "range"
+    assert m.code("new", 0) == 69
+    assert m.is_classic
+
+
 def test_user_data_that_no_member_reads_does_not_prevent_a_conversion() -> None:
     """librdkafka's cooperative-sticky assignor repeats a member's own user data in its assignment."""
     m = Mixed()

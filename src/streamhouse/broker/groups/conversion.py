@@ -129,6 +129,7 @@ def _as_consumer(
 ) -> ConsumerMemberSnapshot:
     chosen = group.protocol_name if group.protocol_name in (name for name, _ in member.protocols) else ""
     subscription = read_subscription(member.metadata(chosen or member.protocols[0][0]))
+    read_subscription(member.protocols[0][1])  # SyncGroup is answered in the version of this one
     assignment = read_assignment(member.assignment)
     if assignment.has_user_data and group.protocol_name not in _OWN_DATA_NOT_READ:
         raise MalformedMetadata(

@@ -74,7 +74,7 @@ def _member(call: Call, member: ConsumerMemberView) -> dict[str, Any]:
 
 
 def _assignment(call: Call, keys: Iterable[PartitionKey]) -> dict[str, Any]:
-    """Without topics that are gone: their names are not known any more."""
+    """Leaves out deleted topics, because their names are not known any more."""
     named = []
     for fields in topic_partitions(keys):
         topic = call.broker.view.topic_by_id(fields["topic_id"])
