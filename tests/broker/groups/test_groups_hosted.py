@@ -6,7 +6,7 @@ import pytest
 from consumer_driver import RealMember, keys, settle
 from mixed_driver import REBALANCE_MS, SESSION_MS, ClassicClient, Mixed, metadata
 
-from streamhouse.broker.groups.contract import JoinResult, MemberRef, SyncResult
+from streamhouse.broker.groups.contract import JoinResult, MemberRef, SyncResult, TimerKey, TimerKind
 from streamhouse.broker.groups.options import GroupOptions
 from streamhouse.core.errors import StreamHouseError
 
@@ -249,3 +249,26 @@ def test_members_of_both_protocols_continue_after_a_take_over(m: Mixed) -> None:
     run(m, consumer(m), client)
     assert (client.owned, consumer(m).owned) == had
     assert client.errors[-1:] != [22]
+
+
+def test_a_member_that_switches_to_the_consumer_protocol_under_its_id_leaves_no_timer(m: Mixed) -> None:
+    joined = m.joined()
+    m.beat("other", 0)
+    assert m.heartbeat(joined.member_id, joined.generation) == 27
+    m.beat(joined.member_id, 0)
+    kinds = {key.kind for key in m.timers if key.member_id == joined.member_id}
+    assert kinds == {TimerKind.SESSION}
+    again = m.joined(joined.member_id)  # and back
+    m.synced(again.member_id, again.generation)
+    m.beat("third", 0)
+    assert m.heartbeat(again.member_id, again.generation) == 27
+    assert TimerKey(TimerKind.JOIN, again.member_id) in m.timers
+
+
+def test_a_member_that_switches_to_the_classic_protocol_under_its_id_leaves_no_timer(m: Mixed) -> None:
+    m.beat("other", 0)
+    consumer(m).beat()
+    assert TimerKey(TimerKind.REVOKE, "new") in m.timers
+    joined = m.joined("new")
+    m.synced(joined.member_id, joined.generation)
+    assert {key.kind for key in m.timers if key.member_id == "new"} == {TimerKind.SESSION}

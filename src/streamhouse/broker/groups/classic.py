@@ -141,7 +141,7 @@ class ClassicGroup(Rebalancing):
         self._timer(TimerKey(TimerKind.SESSION, old_id), None)
         self._not_silent(old_id)
         self._unsynced.discard(old_id)
-        self._heard_of(member, now_ms)
+        self._renew_session(member, now_ms)
         self._update(member, request, ticket)
         if self.state is GroupState.STABLE and self.roster.select_protocol() == self.protocol_name:
             self.roster.hold_join(member, None)
@@ -209,11 +209,11 @@ class ClassicGroup(Rebalancing):
             waiting = self._end_sync(each)
             if waiting is not None:
                 self._answer_sync(each, waiting)
-                self._heard_of(each, now_ms)
+                self._renew_session(each, now_ms)
 
     def _synced(self, member: Member, now_ms: int) -> None:
         self._unsynced.discard(member.member_id)
-        self._heard_of(member, now_ms)
+        self._renew_session(member, now_ms)
         if not self._unsynced:
             self._timer(SYNC, None)
 
@@ -236,7 +236,7 @@ class ClassicGroup(Rebalancing):
         self, member_id: str, instance_id: str | None, generation: int, ticket: Ticket, now_ms: int
     ) -> Effects:
         try:
-            self._heard_of(self._current_member(member_id, instance_id, generation), now_ms)
+            self._renew_session(self._current_member(member_id, instance_id, generation), now_ms)
             rebalances = self.state is GroupState.PREPARING_REBALANCE
             self._answer(ticket, RebalanceInProgress(f"group {self.group_id} rebalances") if rebalances else None)
         except StreamHouseError as error:
@@ -278,7 +278,7 @@ class ClassicGroup(Rebalancing):
         member = self._current_member(member_id, instance_id, generation)
         if self.state is GroupState.COMPLETING_REBALANCE:
             raise RebalanceInProgress(f"group {self.group_id} has not assigned generation {self.generation} yet")
-        self._heard_of(member, now_ms)
+        self._renew_session(member, now_ms)
         return self._take()
 
     def on_timer(self, key: TimerKey, now_ms: int) -> Effects:
@@ -301,7 +301,7 @@ class ClassicGroup(Rebalancing):
     def _session_over(self, member: Member, now_ms: int) -> None:
         held = member.joining is not None or member.syncing is not None
         if held and not member.is_new:  # it waits for an answer, and sends no heartbeat meanwhile
-            self._heard_of(member, now_ms)
+            self._renew_session(member, now_ms)
         else:
             self._remove(member.member_id)
             self._after_removal(now_ms)

@@ -66,7 +66,7 @@ class ConsumerGroup(HostsClassicMembers):
             self._save()
             self._reassign(topics)
         self._reconcile(member, request.owned, now_ms)
-        self._heard_of(member, now_ms)
+        self._renew_session(member, now_ms)
         missed_an_answer = request.member_epoch != had_epoch
         tell = is_full(request) or missed_an_answer or member.assigned != had
         return ConsumerHeartbeatResult(
@@ -121,7 +121,9 @@ class ConsumerGroup(HostsClassicMembers):
         """The member joins again: by the protocol it holds nothing."""
         member.member_epoch, member.previous_epoch, member.state = 0, 0, Reconciliation.STABLE
         self.roster.hold(member, assigned=NONE, revoking=NONE)
-        self.roster.set_classic(member, None)
+        if member.classic is not None:
+            self._end_timers(member)
+            self.roster.set_classic(member, None)
         self._save()
 
     def _learn(self, member: ConsumerMember, request: ConsumerHeartbeat) -> bool:
@@ -150,7 +152,7 @@ class ConsumerGroup(HostsClassicMembers):
             member.member_epoch, member.state = AWAY, Reconciliation.STABLE
             self.roster.hold(member, assigned=member.assigned, revoking=NONE)
             self._timer(TimerKey(TimerKind.REVOKE, member.member_id), None)
-            self._heard_of(member, now_ms)
+            self._renew_session(member, now_ms)
             self._save()
         else:
             self._remove(member, topics)

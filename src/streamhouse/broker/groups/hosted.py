@@ -82,13 +82,15 @@ class HostsClassicMembers(Reconciling):
             if not request.member_id and request.instance_id is None and request.known_id_required:
                 raise MemberIdRequired(member_id=new_member_id)
             member, is_new = self._joining(request, member, new_member_id)
+            if member.classic is None:
+                self._end_timers(member)
             if self._learn_join(member, request, subscription) or is_new:
                 self._reassign(topics)
             self._reconcile(member, _keys(subscription.owned, topics), now_ms)
             self._told_to_join.discard(member.member_id)
             self._timer(TimerKey(TimerKind.JOIN, member.member_id), None)
             self._timer(TimerKey(TimerKind.SYNC, member.member_id), now_ms + member.rebalance_timeout_ms)
-            self._heard_of(member, now_ms)
+            self._renew_session(member, now_ms)
             self._answer(ticket, self._joined(member), after_save=True)
         except StreamHouseError as error:
             self._answer(ticket, error)
@@ -158,7 +160,7 @@ class HostsClassicMembers(Reconciling):
                 self._tell_to_join(member, now_ms)
                 raise RebalanceInProgress(f"group {self.group_id} has a newer assignment")
             self._timer(TimerKey(TimerKind.SYNC, member.member_id), None)
-            self._heard_of(member, now_ms)
+            self._renew_session(member, now_ms)
             assignment = write_assignment(read_subscription(metadata).version, named(member, member.assigned, topics))
             result = SyncResult(protocol_type=PROTOCOL_TYPE, protocol_name=name, assignment=assignment)
             self._answer(ticket, result, after_save=True)
@@ -171,7 +173,7 @@ class HostsClassicMembers(Reconciling):
     ) -> Effects:
         try:
             member, _ = self._classic_member(member_id, instance_id, generation)
-            self._heard_of(member, now_ms)
+            self._renew_session(member, now_ms)
             if self._must_join(member):
                 self._tell_to_join(member, now_ms)
                 raise RebalanceInProgress(f"group {self.group_id} has a newer assignment")
@@ -193,9 +195,9 @@ class HostsClassicMembers(Reconciling):
             self._told_to_join.add(member.member_id)
             self._timer(TimerKey(TimerKind.JOIN, member.member_id), now_ms + member.rebalance_timeout_ms)
 
-    def _drop(self, member: ConsumerMember) -> None:
+    def _end_timers(self, member: ConsumerMember) -> None:
         self._told_to_join.discard(member.member_id)
-        super()._drop(member)
+        super()._end_timers(member)
 
     def _classic_member(
         self, member_id: str, instance_id: str | None, generation: int

@@ -1,8 +1,10 @@
 """The periodic work of a coordinator, in three loops:
 
-changes    hears from the store of changed topics, and of groups that commits without membership have made
-topics     gives consumer groups the new topics, so that they assign them
-expiry     deletes groups that have been empty for the retention time, with their offsets
+    changes    receives changes of topics, and groups that commits without membership have made
+    topics     gives consumer groups the new topics, so that they assign them
+    expiry     deletes groups that have been empty for the retention time, with their offsets
+
+An error does not end a loop: its work is done later.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class CommitRequest:
     member_id: str
     instance_id: str | None
     generation: int
-    """A classic generation or a KIP-848 member epoch; -1 for a commit without membership."""
+    """The generation or the member epoch, by the protocol of the member; -1 for a commit without membership."""
     offsets: Sequence[OffsetCommit]
     knows_epochs: bool = True
     """Whether the client knows the newer protocol's errors (OffsetCommit v9+)."""

@@ -124,7 +124,7 @@ class Rebalancing(Machine):
             if ticket is not None:
                 self._answer_join(member, ticket)
                 member.is_new = False
-            self._heard_of(member, now_ms)
+            self._renew_session(member, now_ms)
         self._timer(SYNC, now_ms + self.roster.rebalance_timeout_ms())
 
     def _after_removal(self, now_ms: int) -> None:
@@ -192,6 +192,6 @@ class Rebalancing(Machine):
             if ticket is not None:
                 self._answer(ticket, error)
 
-    def _heard_of(self, member: Member, now_ms: int) -> None:
+    def _renew_session(self, member: Member, now_ms: int) -> None:
         self._not_silent(member.member_id)
         self._timer(TimerKey(TimerKind.SESSION, member.member_id), now_ms + member.session_timeout_ms)

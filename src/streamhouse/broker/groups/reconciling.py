@@ -123,7 +123,7 @@ class Reconciling(Machine):
             return member.classic.session_timeout_ms
         return self._options.consumer_session_timeout_ms
 
-    def _heard_of(self, member: ConsumerMember, now_ms: int) -> None:
+    def _renew_session(self, member: ConsumerMember, now_ms: int) -> None:
         self._not_silent(member.member_id)
         self._timer(TimerKey(TimerKind.SESSION, member.member_id), now_ms + self._session_ms(member))
 
