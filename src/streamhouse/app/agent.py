@@ -278,7 +278,7 @@ async def _assemble(around: Surroundings, parts: AsyncExitStack) -> Agent:
         owner.attach(log=log, member=member, topics=topics)
         return agent
     broker = _broker(around, parts, agent, owner)
-    owner.attach(log=log, member=member, topics=topics, routes=broker.view, slots=broker.groups)
+    owner.attach(log=log, member=member, topics=topics, routes=broker.view, slots=broker.groups.slots)
     agent.kafka = KafkaDoor(settings, broker)
     parts.push_async_callback(agent.kafka.close)
     return agent

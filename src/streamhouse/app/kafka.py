@@ -20,6 +20,7 @@ from streamhouse.broker.groups.options import GroupOptions
 from streamhouse.broker.produce import Produce
 from streamhouse.broker.producer_ids import ProducerIds
 from streamhouse.broker.reads import Reads
+from streamhouse.broker.slots.slots import Slots
 from streamhouse.broker.topics import TopicAdmin
 from streamhouse.broker.writes import Writes
 from streamhouse.cluster.member import Member
@@ -98,15 +99,16 @@ def make_groups(
     member: Member,
     on_dropped: Callable[[SlotKey, str], None],
 ) -> GroupCoordinator:
+    slots = Slots(
+        view=view, on_dropped=on_dropped, opening=member.lease_table.is_opening, taking_over=member.is_taking_over
+    )
     return GroupCoordinator(
         metadata=metadata,
         view=view,
         clock=clock,
         randomness=randomness,
+        slots=slots,
         options=group_options(settings),
-        on_dropped=on_dropped,
-        opening=member.lease_table.is_opening,
-        taking_over=member.is_taking_over,
     )
 
 

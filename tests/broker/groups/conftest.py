@@ -18,7 +18,13 @@ from streamhouse.testing.services import PostgresService
 @pytest.fixture
 def group_options() -> GroupOptions:
     """Override in a test's module or class for other ones."""
-    return GroupOptions(store_timeout_ms=2_000)
+    return GroupOptions()
+
+
+@pytest.fixture
+def slot_options() -> dict[str, int]:
+    """Override likewise: the time-outs of Slots."""
+    return {"store_timeout_ms": 2_000}
 
 
 _FORGET = """
@@ -58,7 +64,9 @@ async def group_stores(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncI
 
 
 @pytest.fixture
-async def stage(group_stores: list[MetadataStore], group_options: GroupOptions) -> AsyncIterator[Stage]:
-    ready = Stage(group_stores, group_options)
+async def stage(
+    group_stores: list[MetadataStore], group_options: GroupOptions, slot_options: dict[str, int]
+) -> AsyncIterator[Stage]:
+    ready = Stage(group_stores, group_options, slot_options)
     yield ready
     await ready.close()

@@ -20,6 +20,7 @@ from streamhouse.broker.groups.coordinator import GroupCoordinator
 from streamhouse.broker.groups.offsets import CommitRequest, Outcomes
 from streamhouse.broker.groups.options import GroupOptions
 from streamhouse.broker.nodes import Node
+from streamhouse.broker.slots.slots import Slots
 from streamhouse.core.clock import ManualClock
 from streamhouse.core.errors import StreamHouseError
 from streamhouse.core.ids import PartitionKey, TopicId
@@ -94,7 +95,15 @@ class Guard:
 class Agent:
     """One process with a coordinator."""
 
-    def __init__(self, name: str, store: MetadataStore, clock: ManualClock, options: GroupOptions, seed: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        store: MetadataStore,
+        clock: ManualClock,
+        options: GroupOptions,
+        seed: int,
+        slot_options: dict[str, int],
+    ) -> None:
         self.randomness = SeededRandomness(seed)
         self.store = store
         self.clock = clock
@@ -104,15 +113,20 @@ class Agent:
         self.view = View(store)
         self.opening: set[SlotKey] = set()
         self.taking_over: set[SlotKey] = set()
+        self.slots = Slots(
+            view=self.view,
+            on_dropped=lambda slot, reason: self.dropped.append(slot),
+            opening=lambda slot: slot in self.opening,
+            taking_over=lambda slot: slot in self.taking_over,
+            **slot_options,
+        )
         self.groups = GroupCoordinator(
             metadata=store,
             view=self.view,
             clock=clock,
             randomness=self.randomness,
             options=options,
-            on_dropped=lambda slot, reason: self.dropped.append(slot),
-            opening=lambda slot: slot in self.opening,
-            taking_over=lambda slot: slot in self.taking_over,
+            slots=self.slots,
         )
 
     async def lease(self, slot: SlotKey = SLOT) -> Lease:
@@ -121,7 +135,7 @@ class Agent:
     async def lead(self, slot: SlotKey = SLOT) -> Lease:
         lease = await self.lease(slot)
         self.guard = Guard()
-        await self.groups.gained(lease, guard=self.guard)
+        await self.slots.gained(lease, guard=self.guard)
         return lease
 
     async def release(self, lease: Lease) -> None:
@@ -207,10 +221,12 @@ async def code(call: Awaitable[object]) -> int:
 
 
 class Stage:
-    def __init__(self, stores: list[MetadataStore], options: GroupOptions) -> None:
+    def __init__(
+        self, stores: list[MetadataStore], options: GroupOptions, slot_options: dict[str, int] | None = None
+    ) -> None:
         self.clock = ManualClock()
         self.first, self.second = (
-            Agent(name, store, self.clock, options, seed)
+            Agent(name, store, self.clock, options, seed, slot_options or {})
             for seed, (name, store) in enumerate(zip(("first", "second"), stores, strict=True))
         )
         self._ids = SeededRandomness(99)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 from group_driver import REBALANCE_MS, SESSION_MS, Driver
 
-from streamhouse.broker.groups import options as limits
 from streamhouse.broker.groups.contract import GroupState, JoinResult, MemberRef, SyncResult, TimerKind
-from streamhouse.broker.groups.options import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupOptions
 from streamhouse.core.errors import MemberIdRequired, NotCoordinator
 
 
@@ -50,40 +48,6 @@ def test_an_unused_id_expires_with_its_session(d: Driver) -> None:
     assert d.code(d.join(required.member_id)) == 25
 
 
-def test_a_given_id_holds_the_rebalance_until_it_is_used_or_expires(d: Driver) -> None:
-    first = d.member()
-    d.join(known_id_required=True)
-    rejoin = d.join(first)
-    assert d.waits(rejoin)
-    d.advance(SESSION_MS)
-    assert d.code(rejoin) == 0
-
-
-@pytest.mark.parametrize("session_ms", [5_999, 1_800_001])
-def test_a_session_timeout_out_of_bounds_is_refused(d: Driver, session_ms: int) -> None:
-    assert d.code(d.join(session_ms=session_ms)) == 26
-
-
-def test_a_member_without_protocols_or_type_is_refused(d: Driver) -> None:
-    assert d.code(d.join(protocols=())) == 23
-    assert d.code(d.join(protocol_type="")) == 23
-
-
-def test_another_type_or_nothing_in_common_is_refused(d: Driver) -> None:
-    d.member()
-    assert d.code(d.join(protocol_type="connect")) == 23
-    assert d.code(d.join(protocols=(("sticky", b""),))) == 23
-    assert d.state is GroupState.STABLE
-
-
-def test_the_protocol_with_most_votes_among_the_common_ones_wins(d: Driver) -> None:
-    a, b, c = (("x", b""), ("y", b""), ("z", b"")), (("z", b""), ("y", b"")), (("z", b""), ("y", b""))
-    d.member(protocols=a)
-    d.member(protocols=b)
-    d.member(protocols=c)
-    assert d.group.protocol_name == "z"
-
-
 def test_the_leader_alone_hears_of_all_members(d: Driver) -> None:
     first = d.member(protocols=(("range", b"one"),))
     joining = d.join(protocols=(("range", b"two"),))
@@ -92,28 +56,6 @@ def test_the_leader_alone_hears_of_all_members(d: Driver) -> None:
     assert sorted(member.metadata for member in leader.members) == [b"one", b"two"]
     assert d.answers[joining].members == ()
     assert d.answers[joining].leader == first
-
-
-def test_a_group_at_its_size_takes_no_more() -> None:
-    d = Driver(GroupOptions(max_size=2))
-    d.member()
-    d.member()
-    assert d.code(d.join()) == 81
-    assert d.state is GroupState.STABLE
-
-
-def test_ids_given_out_count_for_the_size() -> None:
-    d = Driver(GroupOptions(max_size=2))
-    d.join(known_id_required=True)
-    d.join(known_id_required=True)
-    assert d.code(d.join(known_id_required=True)) == 81
-
-
-def test_members_that_describe_themselves_without_end_are_refused(d: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamhouse.broker.groups.classic.MAX_ROSTER_BYTES", 1_000)
-    assert d.code(d.join(protocols=(("range", bytes(1_000)),))) == 81
-    assert limits.MAX_ROSTER_BYTES > 1_000
-    assert len(d.group.roster) == 0
 
 
 def test_a_follower_that_joins_again_unchanged_in_a_stable_group_gets_the_present_generation(d: Driver) -> None:
@@ -152,64 +94,6 @@ def test_a_held_join_that_is_repeated_is_answered_once_each(d: Driver) -> None:
     again = d.join(leader)
     assert d.code(given_up) == 27
     assert d.waits(again)
-
-
-# Initial delay and rebalance time.
-
-
-def test_the_first_rebalance_waits_for_more_members() -> None:
-    d = Driver(GroupOptions(initial_rebalance_delay_ms=3_000))
-    first = d.join()
-    d.advance(2_000)
-    second = d.join()
-    d.advance(1_000)
-    assert d.waits(first)  # somebody came, so it waits once more
-    d.advance(3_000)
-    assert d.answers[first].generation == d.answers[second].generation == 1
-
-
-def test_the_first_rebalance_waits_no_longer_than_its_members_allow() -> None:
-    d = Driver(GroupOptions(initial_rebalance_delay_ms=3_000))
-    first = d.join(rebalance_ms=7_000)
-    for _ in range(6):
-        d.advance(1_000)
-        d.join(rebalance_ms=7_000)
-    assert d.waits(first)
-    d.advance(1_000)
-    assert d.code(first) == 0
-
-
-def test_who_does_not_join_in_time_is_out(d: Driver) -> None:
-    late = d.member()
-    joining = d.join()
-    for _ in range(REBALANCE_MS // 5_000 - 1):
-        d.advance(5_000)
-        assert d.heartbeat(late) == 27
-    assert d.waits(joining)
-    d.advance(5_000)
-    assert d.answers[joining].leader == d.answers[joining].member_id
-    assert late not in d.group.roster
-
-
-def test_a_first_join_is_not_held_for_ever(d: Driver) -> None:
-    slow = d.member(rebalance_ms=2_000_000_000)
-    joining = d.join()
-    for _ in range(NEW_MEMBER_JOIN_TIMEOUT_MS // 5_000):
-        assert d.heartbeat(slow) == 27
-        d.advance(5_000)
-    assert d.code(joining) == 25
-
-
-def test_no_session_expires_while_a_join_is_held(d: Driver) -> None:
-    first = d.member()
-    second = d.member()
-    d.join()
-    held = d.join(first)
-    for _ in range(5):
-        assert d.heartbeat(second) == 27
-        d.advance(SESSION_MS - 1)
-    assert d.waits(held)
-    assert first in d.group.roster
 
 
 # Sync.
@@ -254,16 +138,6 @@ def test_a_sync_while_members_join_is_told_to_join_too(d: Driver) -> None:
     assert d.code(d.sync(member)) == 27
 
 
-def test_waiting_syncs_end_when_the_group_rebalances(d: Driver) -> None:
-    leader = d.member()
-    joining = d.join()
-    d.join(leader)
-    waiting = d.sync(d.answers[joining].member_id)
-    d.join()
-    assert d.code(waiting) == 27
-    assert d.state is GroupState.PREPARING_REBALANCE
-
-
 def test_a_leader_that_never_assigns_is_out(d: Driver) -> None:
     leader = d.member()
     joining = d.join()
@@ -304,36 +178,7 @@ def test_heartbeat_of_another_generation_or_nobody_is_refused(d: Driver) -> None
     assert Driver().heartbeat("stranger") == 25
 
 
-def test_a_silent_member_is_out_and_the_others_rebalance(d: Driver) -> None:
-    silent = d.member()
-    lively = d.member()
-    for _ in range(3):
-        d.advance(SESSION_MS // 2)
-        d.heartbeat(lively)
-    assert silent not in d.group.roster
-    assert d.state is GroupState.PREPARING_REBALANCE
-    assert d.group.roster.leader == lively
-
-
-def test_a_group_whose_last_member_falls_silent_is_empty_at_a_new_generation(d: Driver) -> None:
-    d.member()
-    generation, saves = d.group.generation, d.saves
-    d.advance(SESSION_MS)
-    assert (d.state, d.group.generation) == (GroupState.EMPTY, generation + 1)
-    assert d.saves == saves + 1
-
-
 # Leave.
-
-
-def test_who_leaves_makes_the_others_rebalance(d: Driver) -> None:
-    first = d.member()
-    second = d.member()
-    assert d.leave(first) == [0]
-    assert d.state is GroupState.PREPARING_REBALANCE
-    assert d.heartbeat(second) == 27
-    answer = d.answers[d.join(second)]
-    assert answer.leader == second
 
 
 def test_several_leave_at_once_each_with_its_own_answer(d: Driver) -> None:
@@ -420,26 +265,6 @@ def test_a_static_member_that_restarts_before_the_assignment_rebalances(d: Drive
     assert d.state is GroupState.COMPLETING_REBALANCE
     assert d.waits(d.join(instance="s"))
     assert d.state is GroupState.PREPARING_REBALANCE
-
-
-def test_a_static_member_that_is_away_keeps_its_place_until_its_session_ends(d: Driver) -> None:
-    away = d.member(instance="s", session_ms=200_000)
-    joining = d.join()
-    d.advance(REBALANCE_MS)
-    assert d.code(joining) == 0
-    assert away in d.group.roster
-    leads = d.answers[joining].member_id
-    assert d.group.roster.leader == leads
-
-
-def test_static_members_that_are_all_away_end_with_their_sessions(d: Driver) -> None:
-    d.member(instance="s", session_ms=200_000)
-    other = d.member(session_ms=200_000)
-    d.leave(other)
-    d.advance(199_000)
-    assert len(d.group.roster) == 1
-    d.advance(1_000_000)
-    assert d.state is GroupState.EMPTY
 
 
 # Commits.

@@ -9,7 +9,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from streamhouse.broker.groups.classic_state import restore, snapshot
 from streamhouse.broker.groups.contract import GroupState, JoinResult, SyncRequest, SyncResult, Ticket, TimerKind
 from streamhouse.broker.groups.options import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupOptions
 from streamhouse.broker.groups.payload import decode, encode
@@ -109,14 +108,14 @@ class RandomGroup(RuleBasedStateMachine):
     @rule()
     def another_coordinator_takes_over(self) -> None:
         """From the last state that was saved; here, the present one."""
-        saved = decode(encode(snapshot(self.d.group)))
+        saved = decode(encode(self.d.group.snapshot()))
         before = self.d.group
         self.d.take(before.end(NotCoordinator("moved")))
         successor = Driver(self.d.options).group
         successor.generation = before.generation
         self.d.group = successor
         self.d.timers.clear()
-        self.d.take(restore(successor, saved, self.d.now_ms))  # type: ignore[arg-type]
+        self.d.take(successor.restore(saved, self.d.now_ms))  # type: ignore[arg-type]
 
     # What always holds.
 

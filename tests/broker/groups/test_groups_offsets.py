@@ -9,7 +9,6 @@ from group_stage import GROUP, SLOT, Stage, code, soon
 
 from streamhouse.broker.groups.contract import MemberRef
 from streamhouse.broker.groups.offsets import CommitRequest
-from streamhouse.broker.groups.options import GroupOptions
 from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.metadata.contract import OffsetCommit, SlotFence
 
@@ -91,9 +90,9 @@ async def test_a_commit_that_waited_behind_a_rebalance_is_judged_by_what_is_then
     key = (await stage.topic()).partition_keys()[0]
     await stage.first.lead()
     joined = await stage.first.stable_member()
-    cell = stage.first.groups.registry.find(GROUP)
-    assert cell is not None
-    async with cell.order:
+    group = stage.first.groups.registry.find(GROUP)
+    assert group is not None
+    async with group.offsets_lock:
         late = asyncio.create_task(stage.first.commit(3, key, member_id=joined.member_id, generation=1))
         await asyncio.sleep(0)
         await stage.first.groups.members.leave(GROUP, [MemberRef(member_id=joined.member_id)])
@@ -147,8 +146,8 @@ async def test_group_ids_that_are_none(stage: Stage, group: str) -> None:
 
 class TestSlowStore:
     @pytest.fixture
-    def group_options(self) -> GroupOptions:
-        return GroupOptions(store_timeout_ms=50)
+    def slot_options(self) -> dict[str, int]:
+        return {"store_timeout_ms": 50}
 
     async def test_a_slow_store_is_said_to_be_one(self, stage: Stage) -> None:
         await stage.first.lead()
@@ -158,4 +157,4 @@ class TestSlowStore:
 
         stage.first.store.fetch_offsets = for_ever  # type: ignore[method-assign, assignment]
         assert await code(stage.first.groups.offsets.fetch(GROUP, keys=None)) == 14, "librdkafka does not repeat a 15"
-        assert SLOT in stage.first.groups.registry.slots
+        assert stage.first.slots.get(SLOT) is not None

@@ -16,6 +16,7 @@ from streamhouse.broker.groups.payload import decode, encode
 from streamhouse.broker.groups.snapshot import (
     ClassicMemberSnapshot,
     ClassicSnapshot,
+    ClassicTraits,
     ConsumerMemberSnapshot,
     ConsumerSnapshot,
     GroupSnapshot,
@@ -99,6 +100,29 @@ def test_what_version_2_wrote_is_read_for_ever(name: str, group: GroupSnapshot) 
     assert encode(replace(group, silent=SILENT)) == golden
 
 
+MIXED = replace(
+    CONSUMER,
+    members=(
+        *CONSUMER.members,
+        replace(
+            CONSUMER.members[0],
+            member_id="c-1",
+            instance_id=None,
+            encoded=[],
+            classic=ClassicTraits(session_timeout_ms=10_000, protocols=(("range", b"\0\1meta"), ("sticky", b""))),
+        ),
+    ),
+)
+
+
+def test_a_consumer_group_with_classic_members_is_version_3() -> None:
+    golden = bytes.fromhex((GOLDEN / "group_mixed_v3.hex").read_text())
+    assert golden[0] == 3
+    assert decode(golden) == MIXED
+    assert encode(MIXED) == golden
+    assert decode(encode(replace(MIXED, silent=SILENT))) == replace(MIXED, silent=SILENT)
+
+
 def test_a_group_of_simple_commits_has_no_state() -> None:
     empty = decode(b"")
     assert isinstance(empty, ClassicSnapshot)
@@ -106,13 +130,13 @@ def test_a_group_of_simple_commits_has_no_state() -> None:
 
 
 def test_a_newer_version_is_named_as_such() -> None:
-    with pytest.raises(UnsupportedVersion, match="version 3") as refused:
-        decode(b"\x03\x01")
+    with pytest.raises(UnsupportedVersion, match="version 4") as refused:
+        decode(b"\x04\x01")
     assert refused.value.hint == "upgrade this agent"
 
 
 @pytest.mark.parametrize(
-    "group", [CLASSIC, CONSUMER, replace(CLASSIC, silent=SILENT), replace(CONSUMER, silent=SILENT)]
+    "group", [CLASSIC, CONSUMER, MIXED, replace(CLASSIC, silent=SILENT), replace(CONSUMER, silent=SILENT)]
 )
 def test_every_cut_is_noticed(group: GroupSnapshot) -> None:
     whole = encode(group)
@@ -202,6 +226,12 @@ def test_any_classic_group_comes_back(group: ClassicSnapshot) -> None:
                 assigned=partition_keys,
                 revoking=partition_keys,
                 target=partition_keys,
+                classic=st.none()
+                | st.builds(
+                    ClassicTraits,
+                    session_timeout_ms=numbers,
+                    protocols=st.lists(st.tuples(texts, blobs), max_size=3).map(tuple),
+                ),
             ),
             max_size=3,
         ).map(tuple),

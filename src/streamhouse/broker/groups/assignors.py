@@ -1,9 +1,9 @@
-"""Who gets which partition in a KIP-848 group. Pure functions of the members, what they had, and the topics.
+"""Which member of a consumer group gets which partition. Pure functions of the members, what they had, and the topics.
 
-    uniform    as even as can be, and whoever had a partition keeps it where that stays even
-    range      of each topic, a run of neighbouring partitions for each member, in member order
+    uniform    as even as possible; a member keeps a partition that it had, if the assignment stays even
+    range      each member gets neighbouring partitions of each topic, in the order of the members
 
-Racks are not looked at: a leased partition has one leader wherever its readers are.
+Racks are not used: a leased partition has one leader, wherever its readers are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from streamhouse.core.ids import PartitionKey, TopicId
 
-_MAX_PASSES: Final = 20  # of the evening-out below; each one only improves, and real groups need two or three
+_MAX_PASSES: Final = 20  # of _even_out; each pass improves the assignment, and real groups need two or three
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class Reader:
 
     @property
     def order(self) -> tuple[bool, str]:
-        """Static members first and by their static id, so that a restart does not shift everybody."""
+        """Static members come first, by instance id: then a restart does not move partitions of other members."""
         return (self.instance_id is None, self.instance_id or self.member_id)
 
 
@@ -59,7 +59,7 @@ def assign_uniform(readers: Sequence[Reader], partitions: Mapping[TopicId, int])
 
 
 def _for_equals(readers: Sequence[Reader], keys: Sequence[PartitionKey]) -> dict[str, list[PartitionKey]]:
-    """All read the same topics: everybody gets the same number, some one more."""
+    """All members read the same topics: each gets the same number of partitions, and some get one more."""
     least, one_more = divmod(len(keys), len(readers))
     free = dict.fromkeys(keys)
     given: dict[str, list[PartitionKey]] = {}
@@ -69,7 +69,7 @@ def _for_equals(readers: Sequence[Reader], keys: Sequence[PartitionKey]) -> dict
         for key in mine:
             del free[key]
         kept[reader.member_id] = mine
-    # Who had more keeps the extra one, so that fewer partitions move.
+    # A member that had more keeps the extra one, so that fewer partitions move.
     for reader in sorted(readers, key=lambda reader: -len(kept[reader.member_id])):
         mine = kept[reader.member_id]
         quota = least + 1 if len(mine) > least and one_more else least
@@ -88,7 +88,8 @@ def _for_equals(readers: Sequence[Reader], keys: Sequence[PartitionKey]) -> dict
 
 
 def _for_different(readers: Sequence[Reader], keys: Sequence[PartitionKey]) -> dict[str, list[PartitionKey]]:
-    """Each may read other topics: keep, give the rest to whoever has least, then even out."""
+    """Members may read different topics: keep what they had, give each other partition to the member that has the
+    fewest, then even out."""
     by_topic = {key.topic_id: [r.member_id for r in readers if key.topic_id in r.topics] for key in keys}
     load = {reader.member_id: 0 for reader in readers}
     owner: dict[PartitionKey, str] = {}

@@ -1,16 +1,22 @@
-"""The classic group protocol: members join, one of them assigns, all sync. Pure: events and the time in, effects out.
+"""Classic groups: members join, one of them assigns, all sync. Pure: events and the time in, effects out.
 
-rebalancing.py draws the states and leads from one generation to the next. Every held request ends: a JoinGroup by the
-JOIN timer (or SESSION, for a newcomer), a SyncGroup by the SYNC timer.
+This module holds the requests; rebalancing.py draws the states and leads from one generation to the next. Every request
+that waits is answered in the end: a JoinGroup by the JOIN timer (or by SESSION, for a new member), a SyncGroup by the
+SYNC timer.
+
 Must not know the store, a clock or a connection.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, Final
 
-from streamhouse.broker.groups.admission import check_join
+from streamhouse.broker.groups.consumer_protocol import MalformedMetadata, read_subscription
 from streamhouse.broker.groups.contract import (
+    ClassicGroupView,
+    ClassicMemberView,
     Effects,
     GroupState,
     JoinRequest,
@@ -25,7 +31,8 @@ from streamhouse.broker.groups.contract import (
 )
 from streamhouse.broker.groups.options import MAX_ASSIGNMENT_BYTES, MAX_ROSTER_BYTES, NEW_MEMBER_JOIN_TIMEOUT_MS
 from streamhouse.broker.groups.rebalancing import JOIN, SYNC, Rebalancing
-from streamhouse.broker.groups.roster import Member
+from streamhouse.broker.groups.roster import Member, check_join
+from streamhouse.broker.groups.snapshot import ClassicMemberSnapshot, ClassicSnapshot
 from streamhouse.core.errors import (
     FencedInstance,
     GroupFull,
@@ -37,12 +44,14 @@ from streamhouse.core.errors import (
     UnknownMember,
 )
 
+_SAVED: Final = tuple(each.name for each in fields(ClassicMemberSnapshot))
+
 
 class ClassicGroup(Rebalancing):
     # Join.
 
     def join(self, request: JoinRequest, ticket: Ticket, new_member_id: str, now_ms: int) -> Effects:
-        """``new_member_id``: what to call the member if it comes without an id."""
+        """``new_member_id``: the id of the member if it comes without one."""
         try:
             check_join(
                 request,
@@ -82,10 +91,10 @@ class ClassicGroup(Rebalancing):
         member = self._member(request.member_id, request.instance_id)
         unchanged = member.protocols == request.protocols
         if self.state is GroupState.COMPLETING_REBALANCE and unchanged:
-            self._answer_join(member, ticket)  # its first answer was lost
+            self._answer_join(member, ticket)  # the answer to its first request was lost
         elif self.state is GroupState.STABLE and unchanged and self.roster.leader != member.member_id:
             self._answer_join(member, ticket)
-        else:  # also a leader that joins again: that is how it asks for a new assignment
+        else:  # also a leader: it joins again to assign anew
             self._update(member, request, ticket)
             self._rebalance_or_complete(now_ms)
 
@@ -101,7 +110,7 @@ class ClassicGroup(Rebalancing):
             is_new=True,
         )
         if self.roster.weight_bytes + member.weight_bytes > MAX_ROSTER_BYTES:
-            raise GroupFull(f"the members of group {self.group_id} describe themselves with too many bytes")
+            raise GroupFull(f"the subscriptions of group {self.group_id} take more than {MAX_ROSTER_BYTES} bytes")
         if not len(self.roster):
             self.protocol_type = request.protocol_type
         self.roster.add(member)
@@ -118,11 +127,11 @@ class ClassicGroup(Rebalancing):
             rebalance_timeout_ms=request.rebalance_timeout_ms,
         )
         before = self.roster.hold_join(member, ticket)
-        if before is not None:  # the client gave that one up
+        if before is not None:  # the client has given up its earlier request
             self._answer(before, RebalanceInProgress("this member has joined again"))
 
     def _replace_static(self, request: JoinRequest, ticket: Ticket, old_id: str, new_id: str, now_ms: int) -> None:
-        """A static member restarted. In a stable group that agrees on the same protocol nothing is assigned anew."""
+        """A static member has restarted. A stable group that still agrees on its protocol does not rebalance."""
         leader_before = self.roster.leader
         member = self.roster.replace(old_id, new_id)
         fenced = FencedInstance(f"static member {request.instance_id} of group {self.group_id} has been replaced")
@@ -132,7 +141,7 @@ class ClassicGroup(Rebalancing):
         self._timer(TimerKey(TimerKind.SESSION, old_id), None)
         self._not_silent(old_id)
         self._unsynced.discard(old_id)
-        self._heard_of(member, now_ms)
+        self._renew_session(member, now_ms)
         self._update(member, request, ticket)
         if self.state is GroupState.STABLE and self.roster.select_protocol() == self.protocol_name:
             self.roster.hold_join(member, None)
@@ -147,7 +156,7 @@ class ClassicGroup(Rebalancing):
         leads = self.roster.leader == member.member_id
         if request.can_skip_assignment:
             leader, members = self.roster.leader or "", self.roster.joined_members(self.protocol_name) if leads else ()
-        else:  # an older client that is told it leads would assign: name its former self instead
+        else:  # an older client would assign if it were the leader: name its former member id as the leader
             leader, members = leader_before, ()
         result = JoinResult(
             generation=self.generation,
@@ -170,7 +179,7 @@ class ClassicGroup(Rebalancing):
                 (request.protocol_name, self.protocol_name),
             ):
                 if given is not None and given != own:
-                    raise InconsistentProtocol(f"group {self.group_id} agreed on {own!r}, not on {given!r}")
+                    raise InconsistentProtocol(f"group {self.group_id} uses {own!r}, not {given!r}")
             if self.state is GroupState.PREPARING_REBALANCE:
                 raise RebalanceInProgress(f"group {self.group_id} rebalances")
             if self.state is GroupState.COMPLETING_REBALANCE:
@@ -185,7 +194,7 @@ class ClassicGroup(Rebalancing):
     def _sync_completing(self, member: Member, request: SyncRequest, ticket: Ticket, now_ms: int) -> None:
         leads = self.roster.leader == member.member_id
         if leads and sum(len(assignment) for _, assignment in request.assignments) > MAX_ASSIGNMENT_BYTES:
-            raise LimitExceeded(f"an assignment of group {self.group_id} over {MAX_ASSIGNMENT_BYTES} bytes")
+            raise LimitExceeded(f"the assignments of group {self.group_id} take more than {MAX_ASSIGNMENT_BYTES} bytes")
         before, member.syncing = member.syncing, ticket
         if before is not None:
             self._answer(before, RebalanceInProgress("this member has asked again"))
@@ -200,11 +209,11 @@ class ClassicGroup(Rebalancing):
             waiting = self._end_sync(each)
             if waiting is not None:
                 self._answer_sync(each, waiting)
-                self._heard_of(each, now_ms)
+                self._renew_session(each, now_ms)
 
     def _synced(self, member: Member, now_ms: int) -> None:
         self._unsynced.discard(member.member_id)
-        self._heard_of(member, now_ms)
+        self._renew_session(member, now_ms)
         if not self._unsynced:
             self._timer(SYNC, None)
 
@@ -227,7 +236,7 @@ class ClassicGroup(Rebalancing):
         self, member_id: str, instance_id: str | None, generation: int, ticket: Ticket, now_ms: int
     ) -> Effects:
         try:
-            self._heard_of(self._current_member(member_id, instance_id, generation), now_ms)
+            self._renew_session(self._current_member(member_id, instance_id, generation), now_ms)
             rebalances = self.state is GroupState.PREPARING_REBALANCE
             self._answer(ticket, RebalanceInProgress(f"group {self.group_id} rebalances") if rebalances else None)
         except StreamHouseError as error:
@@ -253,21 +262,23 @@ class ClassicGroup(Rebalancing):
         return self._take()
 
     def _leaver(self, ref: MemberRef) -> Member:
-        if ref.instance_id is not None and not ref.member_id:  # an operator removes a static member by its static id
+        if (
+            ref.instance_id is not None and not ref.member_id
+        ):  # an operator names a static member by its instance id only
             member_id = self.roster.static_id(ref.instance_id)
             return self._member(member_id or "", ref.instance_id)
         return self._member(ref.member_id, ref.instance_id)
 
     def check_commit(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> Effects:
-        """Whether this member may commit offsets now; raises if not. A commit keeps the session alive."""
+        """Raises if this member may not commit offsets now. A commit keeps the session alive, like a heartbeat."""
         if generation < 0 and self.state is GroupState.EMPTY:
             return ()
         if generation < 0 and not member_id and instance_id is None:
-            raise UnknownMember(f"group {self.group_id} has members; only they commit its offsets")
+            raise UnknownMember(f"group {self.group_id} has members; only they may commit its offsets")
         member = self._current_member(member_id, instance_id, generation)
         if self.state is GroupState.COMPLETING_REBALANCE:
             raise RebalanceInProgress(f"group {self.group_id} has not assigned generation {self.generation} yet")
-        self._heard_of(member, now_ms)
+        self._renew_session(member, now_ms)
         return self._take()
 
     def on_timer(self, key: TimerKey, now_ms: int) -> Effects:
@@ -289,14 +300,19 @@ class ClassicGroup(Rebalancing):
 
     def _session_over(self, member: Member, now_ms: int) -> None:
         held = member.joining is not None or member.syncing is not None
-        if held and not member.is_new:  # it waits for us; it could not heartbeat on that connection if it wanted to
-            self._heard_of(member, now_ms)
+        if held and not member.is_new:  # it waits for an answer, and sends no heartbeat meanwhile
+            self._renew_session(member, now_ms)
         else:
             self._remove(member.member_id)
             self._after_removal(now_ms)
 
+    def rebalance(self, now_ms: int) -> Effects:
+        """Start a rebalance of a stable group."""
+        self._prepare_rebalance(now_ms)
+        return self._take()
+
     def end(self, error: StreamHouseError) -> Effects:
-        """Whoever waits here waits in vain: another coordinator has the group, or it was deleted."""
+        """Answer all requests that wait with an error: the group moves to another coordinator, or was converted."""
         self._end_syncs(error)
         for member in self.roster:
             ticket = self.roster.hold_join(member, None)
@@ -304,13 +320,68 @@ class ClassicGroup(Rebalancing):
                 self._answer(ticket, error)
         return self._take()
 
-    def resume(self, silent_ms: Mapping[str, int], now_ms: int) -> Effects:
-        """After being loaded: every member has its whole session, less what it has been silent for at earlier
-        coordinators (silence.py); the rebalance under way has its whole time."""
-        self._taken_over({member.member_id: member.session_timeout_ms for member in self.roster}, silent_ms, now_ms)
+    # Describing, saving and restoring.
+
+    def describe(self) -> ClassicGroupView:
+        """Metadata and assignments are shown for a stable group only. In other states they are about to change."""
+        stable = self.state is GroupState.STABLE
+        members = tuple(
+            ClassicMemberView(
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                metadata=member.metadata(self.protocol_name) if stable else b"",
+                assignment=member.assignment if stable else b"",
+            )
+            for member in self.roster
+        )
+        return ClassicGroupView(
+            group_id=self.group_id,
+            state=self.state,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name if stable else "",
+            members=members,
+        )
+
+    def snapshot(self) -> ClassicSnapshot:
+        return ClassicSnapshot(
+            state=self.state,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            leader=self.roster.leader,
+            members=tuple(ClassicMemberSnapshot(**_saved_fields(member)) for member in self.roster),
+            silent=self.silence.marks(),
+        )
+
+    def restore(self, saved: ClassicSnapshot, now_ms: int) -> Effects:
+        """Continue where another coordinator was. Every member has its whole session, less its silence at earlier
+        coordinators (machine.py). A rebalance that has begun has its whole time."""
+        self.state = saved.state
+        self.protocol_type, self.protocol_name = saved.protocol_type, saved.protocol_name
+        for member in saved.members:
+            self.roster.add(Member(**_saved_fields(member)))
+        self.roster.leader = saved.leader
+        sessions_ms = {member.member_id: member.session_timeout_ms for member in self.roster}
+        self._taken_over(sessions_ms, dict(saved.silent), now_ms)
         if self.state is GroupState.PREPARING_REBALANCE:
             self._timer(JOIN, now_ms + self.roster.rebalance_timeout_ms())
         elif self.state is GroupState.COMPLETING_REBALANCE:
             self._unsynced = {member.member_id for member in self.roster}
             self._timer(SYNC, now_ms + self.roster.rebalance_timeout_ms())
         return self._take()
+
+    def subscribes(self, topic: str) -> bool:
+        """Whether a member reads this topic. True for a member whose subscription cannot be read."""
+        return any(_reads(member.metadata(self.protocol_name), topic) for member in self.roster)
+
+
+def _saved_fields(member: Member | ClassicMemberSnapshot) -> dict[str, Any]:
+    return {name: getattr(member, name) for name in _SAVED}
+
+
+def _reads(metadata: bytes, topic: str) -> bool:
+    try:
+        return topic in read_subscription(metadata).topics
+    except MalformedMetadata:
+        return True

@@ -1,81 +1,52 @@
-"""KIP-848 groups: the coordinator assigns, members follow by heartbeats. Pure: events and the time in, effects out.
+"""Consumer groups (KIP-848): the coordinator assigns, and members follow by heartbeats. Pure: events and the time in,
+effects out.
 
-    subscription, member or topic changes  →  group epoch + 1  →  target assignment of that epoch
-    each member's heartbeats lead it there:
+One request does all: a heartbeat joins (epoch 0), follows, leaves (epoch -1), or leaves for a while (epoch -2, static
+members).
+reconciling.py explains how partitions move; hosted.py adds members that use the classic protocol.
 
-        STABLE ──── newer target: must let go ────►  UNREVOKED ──── its heartbeat omits them ──┐
-          │ ▲                                                                                  │
-          │ └──────── has its whole target ◄──────── (next step) ◄─────────────────────────────┘
-          └─ others have not let go yet ─► UNRELEASED
-
-A partition goes to its new owner only after the old one's heartbeat omits it. What a member is told is saved before.
-Must not know the store, a clock or a connection; what topics there are is told to it.
+Must not know the store, a clock or a connection. The topics that exist are passed in.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Final
 
-from streamhouse.broker.groups.assignors import ASSIGNORS, Reader
-from streamhouse.broker.groups.consumer_checks import check_epoch, check_heartbeat, is_full
-from streamhouse.broker.groups.consumer_members import ConsumerMember, ConsumerRoster
+from streamhouse.broker.groups.consumer_roster import ConsumerMember, check_epoch, check_heartbeat, is_full
 from streamhouse.broker.groups.contract import (
     ConsumerGroupView,
     ConsumerHeartbeat,
     ConsumerHeartbeatResult,
     ConsumerMemberView,
     Effects,
-    GroupState,
+    LeaveOutcome,
+    MemberRef,
     Ticket,
     TimerKey,
     TimerKind,
-    TopicFact,
 )
-from streamhouse.broker.groups.machine import Machine
-from streamhouse.broker.groups.options import MAX_ASSIGNED_PARTITIONS, MAX_ROSTER_BYTES, GroupOptions
+from streamhouse.broker.groups.hosted import HostsClassicMembers
 from streamhouse.broker.groups.patterns import matching
+from streamhouse.broker.groups.reconciling import AWAY, NONE, Topics
 from streamhouse.broker.groups.snapshot import ConsumerSnapshot, Reconciliation
 from streamhouse.core.errors import (
     FencedInstance,
-    GroupFull,
+    IllegalGeneration,
     StaleMemberEpoch,
     StreamHouseError,
     UnknownMember,
     UnreleasedInstance,
 )
-from streamhouse.core.ids import PartitionKey, TopicId
+from streamhouse.core.ids import TopicId
 
-_LEAVES = -1
-_AWAY = -2
-_NONE: frozenset[PartitionKey] = frozenset()
+_REMOVING_TIMERS: Final = (TimerKind.SESSION, TimerKind.REVOKE, TimerKind.JOIN, TimerKind.SYNC)
 
 
-class ConsumerGroup(Machine):
-    def __init__(self, group_id: str, *, options: GroupOptions, group_epoch: int = 0) -> None:
-        super().__init__()
-        self.group_id = group_id
-        self.group_epoch = group_epoch
-        self.assignment_epoch = group_epoch
-        self.roster = ConsumerRoster()
-        self._options = options
-        self._partitions: dict[TopicId, int] = {}
-
-    @property
-    def state(self) -> GroupState:
-        if not len(self.roster):
-            return GroupState.EMPTY
-        settled = all(
-            member.member_epoch in (self.assignment_epoch, _AWAY) and member.state is Reconciliation.STABLE
-            for member in self.roster
-        )
-        return GroupState.STABLE if settled else GroupState.RECONCILING
-
+class ConsumerGroup(HostsClassicMembers):
     # Heartbeats.
 
-    def heartbeat(
-        self, request: ConsumerHeartbeat, topics: Mapping[str, TopicFact], ticket: Ticket, now_ms: int
-    ) -> Effects:
+    def heartbeat(self, request: ConsumerHeartbeat, topics: Topics, ticket: Ticket, now_ms: int) -> Effects:
         try:
             check_heartbeat(request)
             if request.member_epoch < 0:
@@ -87,9 +58,7 @@ class ConsumerGroup(Machine):
             self._answer(ticket, error)
         return self._take()
 
-    def _follow(
-        self, request: ConsumerHeartbeat, topics: Mapping[str, TopicFact], now_ms: int
-    ) -> ConsumerHeartbeatResult:
+    def _follow(self, request: ConsumerHeartbeat, topics: Topics, now_ms: int) -> ConsumerHeartbeatResult:
         self._check_size(request, topics)
         member, is_new = self._member_of(request)
         had, had_epoch = member.assigned, member.member_epoch
@@ -97,9 +66,9 @@ class ConsumerGroup(Machine):
             self._save()
             self._reassign(topics)
         self._reconcile(member, request.owned, now_ms)
-        self._heard_of(member, now_ms)
-        missed_one = request.member_epoch != had_epoch
-        tell = is_full(request) or missed_one or member.assigned != had
+        self._renew_session(member, now_ms)
+        missed_an_answer = request.member_epoch != had_epoch
+        tell = is_full(request) or missed_an_answer or member.assigned != had
         return ConsumerHeartbeatResult(
             member_id=member.member_id,
             member_epoch=member.member_epoch,
@@ -108,7 +77,8 @@ class ConsumerGroup(Machine):
         )
 
     def _member_of(self, request: ConsumerHeartbeat) -> tuple[ConsumerMember, bool]:
-        """The member that speaks, and whether the group has one more by it. Raises if it may not."""
+        """The member that sent the heartbeat, and whether the group has one member more now. Raises an error if the
+        member may not send it."""
         joins = request.member_epoch == 0
         member = self.roster.get(request.member_id)
         if request.instance_id is not None:
@@ -116,61 +86,48 @@ class ConsumerGroup(Machine):
             if static is not None and static is not member:
                 if not joins:
                     raise FencedInstance(f"static member {request.instance_id!r} is another process now")
-                if static.member_epoch != _AWAY:
+                # A static member of the classic protocol does not leave when it stops: it is replaced at once.
+                if static.member_epoch != AWAY and static.classic is None:
                     raise UnreleasedInstance(
                         f"static member {request.instance_id!r} of group {self.group_id} is in use by another process"
                     )
-                return self._replace(static, request), False
-        if member is None:
+                self.roster.set_classic(static, None)
+                return self._replace(static, request.member_id), False
+        if member is None or (member.classic is not None and not joins):
             if not joins:
                 raise UnknownMember(f"group {self.group_id} has no member {request.member_id!r}")
-            return self._newcomer(request), True
+            member = ConsumerMember(member_id=request.member_id, instance_id=request.instance_id)
+            self.roster.add(member)
+            return member, True
         if joins:
             self._start_over(member)
         else:
             check_epoch(member, request)
         return member, False
 
-    def _check_size(self, request: ConsumerHeartbeat, topics: Mapping[str, TopicFact]) -> None:
-        """Before anything changes: a group has to fit into its row."""
-        if request.topic_names is None and not request.topic_pattern:
+    def _check_size(self, request: ConsumerHeartbeat, topics: Topics) -> None:
+        joins = self.roster.get(request.member_id) is None and (
+            request.instance_id is None or self.roster.static(request.instance_id) is None
+        )
+        if request.topic_names is None and not request.topic_pattern and not joins:
             return
-        names = [name for name in request.topic_names or () if name in topics]
-        names += matching(request.topic_pattern, topics) if request.topic_pattern else []
-        more = {topics[name].topic_id: topics[name].partition_count for name in names}
-        if sum((self._partitions | more).values()) > MAX_ASSIGNED_PARTITIONS:
-            raise GroupFull(f"group {self.group_id} would read more than {MAX_ASSIGNED_PARTITIONS} partitions")
-        weight = sum(member.weight_bytes for member in self.roster) + sum(map(len, request.topic_names or ()))
-        if weight > MAX_ROSTER_BYTES:
-            raise GroupFull(f"the members of group {self.group_id} list too many topics")
-
-    def _newcomer(self, request: ConsumerHeartbeat) -> ConsumerMember:
-        if len(self.roster) >= self._options.max_size:
-            raise GroupFull(f"group {self.group_id} has {len(self.roster)} members")
-        member = ConsumerMember(member_id=request.member_id, instance_id=request.instance_id)
-        self.roster.add(member)
-        return member
-
-    def _replace(self, static: ConsumerMember, request: ConsumerHeartbeat) -> ConsumerMember:
-        """A static member came back under a new id: it goes on with what it had."""
-        assigned = static.assigned
-        self.roster.remove(static)
-        self._end_timers(static)
-        static.member_id, static.member_epoch, static.previous_epoch = request.member_id, 0, 0
-        static.state = Reconciliation.STABLE
-        self.roster.add(static)
-        self.roster.hold(static, assigned=assigned, revoking=_NONE)
-        self._save()
-        return static
+        names = list(request.topic_names or ())
+        more_bytes = sum(map(len, names))
+        if request.topic_pattern:
+            names += matching(request.topic_pattern, topics)
+        self._check_room(joins=joins and request.member_epoch == 0, more_bytes=more_bytes, names=names, topics=topics)
 
     def _start_over(self, member: ConsumerMember) -> None:
-        """It joins again: by the protocol it holds nothing."""
+        """The member joins again: by the protocol it holds nothing."""
         member.member_epoch, member.previous_epoch, member.state = 0, 0, Reconciliation.STABLE
-        self.roster.hold(member, assigned=_NONE, revoking=_NONE)
+        self.roster.hold(member, assigned=NONE, revoking=NONE)
+        if member.classic is not None:
+            self._end_timers(member)
+            self.roster.set_classic(member, None)
         self._save()
 
     def _learn(self, member: ConsumerMember, request: ConsumerHeartbeat) -> bool:
-        """Take over what the heartbeat says; whether the subscription is another now."""
+        """Take what the heartbeat says about the member. Returns whether the subscription has changed."""
         before = (member.topic_names, member.topic_pattern)
         about = (member.rack_id, member.rebalance_timeout_ms, member.assignor, member.client_id, member.client_host)
         if request.topic_names is not None:
@@ -189,21 +146,13 @@ class ConsumerGroup(Machine):
 
     # Leaving.
 
-    def _leave(
-        self, request: ConsumerHeartbeat, topics: Mapping[str, TopicFact], now_ms: int
-    ) -> ConsumerHeartbeatResult:
-        member = self.roster.get(request.member_id)
-        if request.instance_id is not None:
-            static = self.roster.static(request.instance_id)
-            if static is not None and static is not member:
-                raise FencedInstance(f"static member {request.instance_id!r} is another process now")
-        if member is None:
-            raise UnknownMember(f"group {self.group_id} has no member {request.member_id!r}")
-        if request.member_epoch == _AWAY:
-            member.member_epoch, member.state = _AWAY, Reconciliation.STABLE
-            self.roster.hold(member, assigned=member.assigned, revoking=_NONE)
+    def _leave(self, request: ConsumerHeartbeat, topics: Topics, now_ms: int) -> ConsumerHeartbeatResult:
+        member = self._named(MemberRef(member_id=request.member_id, instance_id=request.instance_id))
+        if request.member_epoch == AWAY:
+            member.member_epoch, member.state = AWAY, Reconciliation.STABLE
+            self.roster.hold(member, assigned=member.assigned, revoking=NONE)
             self._timer(TimerKey(TimerKind.REVOKE, member.member_id), None)
-            self._heard_of(member, now_ms)
+            self._renew_session(member, now_ms)
             self._save()
         else:
             self._remove(member, topics)
@@ -214,47 +163,45 @@ class ConsumerGroup(Machine):
             assignment=None,
         )
 
-    def remove(self, member_id: str, instance_id: str | None, topics: Mapping[str, TopicFact]) -> Effects:
-        """By an operator. Raises UnknownMember, FencedInstance."""
-        member = self.roster.get(member_id)
-        if instance_id is not None:
-            static = self.roster.static(instance_id)
-            if member_id and static is not None and static is not member:
-                raise FencedInstance(f"static member {instance_id!r} is another process now")
-            member = static
-        if member is None:
-            raise UnknownMember(f"group {self.group_id} has no member {member_id or instance_id!r}")
-        self._remove(member, topics)
+    def leave(self, members: Sequence[MemberRef], topics: Topics, ticket: Ticket) -> Effects:
+        """LeaveGroup: members of the classic protocol leave, or an operator removes members of either protocol."""
+        outcomes: list[LeaveOutcome] = []
+        for ref in members:
+            try:
+                self._drop(self._named(ref))
+                outcomes.append(LeaveOutcome(member=ref, error=None))
+            except StreamHouseError as error:
+                outcomes.append(LeaveOutcome(member=ref, error=error))
+        if any(outcome.error is None for outcome in outcomes):
+            self._after_removal(topics)
+        self._answer(ticket, tuple(outcomes))
         return self._take()
 
-    def on_timer(self, key: TimerKey, topics: Mapping[str, TopicFact], now_ms: int) -> Effects:
+    def _named(self, ref: MemberRef) -> ConsumerMember:
+        """Raises UnknownMember, FencedInstance."""
+        member = self.roster.get(ref.member_id)
+        if ref.instance_id is not None:
+            static = self.roster.static(ref.instance_id)
+            if static is not None and static is not member:
+                if ref.member_id:
+                    raise FencedInstance(f"static member {ref.instance_id!r} is another process now")
+                member = static
+        if member is None:
+            raise UnknownMember(f"group {self.group_id} has no member {ref.member_id or ref.instance_id!r}")
+        return member
+
+    def on_timer(self, key: TimerKey, topics: Topics, now_ms: int) -> Effects:
         if key.kind is TimerKind.SILENCE:
             self._on_silence_timer(now_ms)
-            return self._take()
-        member = self.roster.get(key.member_id)
-        if member is not None and key.kind in (TimerKind.SESSION, TimerKind.REVOKE):
+        elif key.kind in _REMOVING_TIMERS and (member := self.roster.get(key.member_id)) is not None:
             self._remove(member, topics)
         return self._take()
 
-    def _remove(self, member: ConsumerMember, topics: Mapping[str, TopicFact]) -> None:
-        self.roster.remove(member)
-        self._end_timers(member)
-        self._save()
-        self._reassign(topics)
-
-    def _end_timers(self, member: ConsumerMember) -> None:
-        """It is gone, or goes on under another id."""
-        self._not_silent(member.member_id)
-        self._timer(TimerKey(TimerKind.SESSION, member.member_id), None)
-        self._timer(TimerKey(TimerKind.REVOKE, member.member_id), None)
-
-    def _heard_of(self, member: ConsumerMember, now_ms: int) -> None:
-        self._not_silent(member.member_id)
-        self._timer(TimerKey(TimerKind.SESSION, member.member_id), now_ms + self._options.consumer_session_timeout_ms)
-
     def end(self, error: StreamHouseError) -> Effects:
-        """Nobody waits here: heartbeats are answered at once."""
+        """The group moves to another coordinator. No request waits here: all are answered at once."""
         return self._take()
+
+    # Offsets and topics.
 
     def check_commit(self, member_id: str, member_epoch: int) -> None:
         """Whether this member may commit offsets, or read them as its own; raises if not."""
@@ -264,12 +211,11 @@ class ConsumerGroup(Machine):
         if member is None:
             raise UnknownMember(f"group {self.group_id} has no member {member_id!r}")
         if member_epoch != member.member_epoch:
-            raise StaleMemberEpoch(f"member {member_id} is at epoch {member.member_epoch}, not at {member_epoch}")
+            stale = StaleMemberEpoch if member.classic is None else IllegalGeneration
+            raise stale(f"member {member_id} is at epoch {member.member_epoch}, not at {member_epoch}")
 
-    # Assignment.
-
-    def topics_changed(self, topics: Mapping[str, TopicFact]) -> Effects:
-        """Topics came, went or grew; nothing happens unless the group reads them."""
+    def topics_changed(self, topics: Topics) -> Effects:
+        """Topics were created, deleted or grown. Nothing happens unless the group reads them."""
         if len(self.roster) and self._resolve(topics) != self._partitions:
             self._save()
             self._reassign(topics)
@@ -278,77 +224,7 @@ class ConsumerGroup(Machine):
     def subscribed(self, topic_id: TopicId) -> bool:
         return any(topic_id in member.topics for member in self.roster)
 
-    def uses_patterns(self) -> bool:
-        return any(member.topic_pattern is not None for member in self.roster)
-
-    def _resolve(self, topics: Mapping[str, TopicFact]) -> dict[TopicId, int]:
-        """What the members read now, by topic id with partition counts."""
-        matched: dict[str, list[str]] = {}
-        found: dict[TopicId, int] = {}
-        for member in self.roster:
-            names = [name for name in member.topic_names if name in topics]
-            if member.topic_pattern is not None:
-                if member.topic_pattern not in matched:
-                    matched[member.topic_pattern] = matching(member.topic_pattern, topics)
-                names += matched[member.topic_pattern]
-            facts = [topics[name] for name in names]
-            member.topics = frozenset(fact.topic_id for fact in facts)
-            found.update((fact.topic_id, fact.partition_count) for fact in facts)
-        return found
-
-    def _reassign(self, topics: Mapping[str, TopicFact]) -> None:
-        self.group_epoch += 1
-        self._partitions = self._resolve(topics)
-        readers = [
-            Reader(member_id=member.member_id, instance_id=member.instance_id, topics=member.topics, had=member.target)
-            for member in self.roster
-        ]
-        targets = ASSIGNORS[self.assignor](readers, self._partitions)
-        for member in self.roster:
-            member.target = targets[member.member_id]
-        self.assignment_epoch = self.group_epoch
-
-    @property
-    def assignor(self) -> str:
-        """The one most members ask for."""
-        votes = Counter(member.assignor for member in self.roster if member.assignor is not None)
-        return max(ASSIGNORS, key=lambda name: votes[name])
-
-    # Reconciliation.
-
-    def _reconcile(self, member: ConsumerMember, owned: frozenset[PartitionKey] | None, now_ms: int) -> None:
-        epoch = member.member_epoch
-        if member.state is Reconciliation.STABLE and epoch == self.assignment_epoch:
-            return
-        if member.state is Reconciliation.UNREVOKED:
-            if owned is None or owned & member.revoking:
-                return  # what it must let go it still has, for all we know
-            self.roster.hold(member, assigned=member.assigned, revoking=_NONE)
-            epoch += 1
-        keep = member.assigned & member.target
-        let_go = member.assigned - keep
-        before = (member.member_epoch, member.state, member.assigned, member.revoking)
-        if let_go and (owned is None or owned & let_go):
-            self._step(member, epoch, Reconciliation.UNREVOKED)
-            self.roster.hold(member, assigned=keep, revoking=let_go)
-        else:
-            wanted = member.target - keep
-            free = frozenset(key for key in wanted if self.roster.holder(key) in (None, member.member_id))
-            waits = len(free) < len(wanted)
-            self._step(member, self.assignment_epoch, Reconciliation.UNRELEASED if waits else Reconciliation.STABLE)
-            self.roster.hold(member, assigned=keep | free, revoking=_NONE)
-        if before != (member.member_epoch, member.state, member.assigned, member.revoking):
-            self._save()
-            revokes = member.state is Reconciliation.UNREVOKED
-            deadline_ms = now_ms + member.rebalance_timeout_ms if revokes else None
-            self._timer(TimerKey(TimerKind.REVOKE, member.member_id), deadline_ms)
-
-    def _step(self, member: ConsumerMember, epoch: int, state: Reconciliation) -> None:
-        if epoch != member.member_epoch:
-            member.previous_epoch, member.member_epoch = member.member_epoch, epoch
-        member.state = state
-
-    # Looking, and taking over.
+    # Describing, saving and restoring.
 
     def describe(self) -> ConsumerGroupView:
         members = tuple(
@@ -363,6 +239,7 @@ class ConsumerGroup(Machine):
                 topic_pattern=member.topic_pattern,
                 assigned=member.assigned,
                 target=member.target,
+                is_classic=member.classic is not None,
             )
             for member in self.roster
         )
@@ -384,15 +261,15 @@ class ConsumerGroup(Machine):
         )
 
     def restore(self, snapshot: ConsumerSnapshot, now_ms: int) -> Effects:
-        """Go on where another coordinator was: every member has its whole session, less what it has been silent for at
-        earlier coordinators (silence.py). A member that sends a heartbeat goes on with what it has, at once."""
+        """Continue where another coordinator was. Every member has its whole session, less its silence at earlier
+        coordinators (machine.py). A member that sends a request continues with what it has, at once."""
         self.assignment_epoch = snapshot.assignment_epoch
         self._partitions = dict(snapshot.partitions)
         for saved in snapshot.members:
             member = ConsumerMember.restored(saved)
             self.roster.add(member)
-            if member.state is Reconciliation.UNREVOKED:
+            if member.state is Reconciliation.UNREVOKED and member.classic is None:
                 self._timer(TimerKey(TimerKind.REVOKE, member.member_id), now_ms + member.rebalance_timeout_ms)
-        sessions_ms = {member.member_id: self._options.consumer_session_timeout_ms for member in self.roster}
+        sessions_ms = {member.member_id: self._session_ms(member) for member in self.roster}
         self._taken_over(sessions_ms, dict(snapshot.silent), now_ms)
         return self._take()

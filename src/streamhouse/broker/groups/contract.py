@@ -1,10 +1,10 @@
-"""What goes into a group's machine and what comes out of it. Plain values; no protocol, no IO.
+"""What goes into a group's state machine, and what comes out of it. Plain values; no protocol, no IO.
 
-A machine is told an event and the time, changes its state and returns effects, in order:
+A state machine gets an event and the time, changes its state, and returns effects, in order:
 
-    Timer    call ``on_timer(key)`` at that time (None: not any more); a later Timer of the same key replaces it
-    Save     the state has to survive: write it before any answer that follows with ``after_save``
-    Answer   to whoever holds the ticket: a result, or an error of the tree
+    Timer    call ``on_timer(key)`` at that time (None: cancel); a later Timer of the same key replaces it
+    Save     the state must survive: write it before any answer that follows with ``after_save``
+    Answer   the answer to the request with this ticket: a result, or an error
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from streamhouse.core.errors import StreamHouseError
 from streamhouse.core.ids import PartitionKey, TopicId
 
 Ticket = NewType("Ticket", int)
-"""Stands for one request that waits for its answer."""
+"""Names one request that waits for its answer."""
 
 
 class TimerKind(StrEnum):
     SESSION = "session"
-    """A member's: silent for too long."""
+    """One member has sent nothing for a session: remove it."""
     PENDING = "pending"
-    """Of an id that was given out and not used."""
+    """A member id that was given out has not been used: forget it."""
     JOIN = "join"
-    """The group's: who has not joined by now is out."""
+    """Remove all members that have not joined. In a consumer group: one member of the classic protocol."""
     SYNC = "sync"
-    """The group's: who has not asked for the assignment by now is out."""
+    """Remove all members that have not sent SyncGroup. In a consumer group: one member of the classic protocol."""
     REVOKE = "revoke"
-    """A member's: has not let go of what it must."""
+    """One member has not given up its partitions in time: remove it."""
     SILENCE = "silence"
-    """The group's: after a take-over, write down which members have not been heard of yet."""
+    """After a take-over: save which members have not sent a request yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class GroupType(StrEnum):
 
 
 class GroupState(StrEnum):
-    """As clients know them."""
+    """The names are those that clients show."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -89,7 +89,7 @@ class GroupState(StrEnum):
 class JoinRequest:
     group_id: str
     member_id: str
-    """Empty on a first join."""
+    """Empty in the first request of a new member."""
     instance_id: str | None
     client_id: str
     client_host: str
@@ -99,9 +99,9 @@ class JoinRequest:
     protocols: tuple[tuple[str, bytes], ...]
     """(name, metadata), the preferred one first."""
     known_id_required: bool = True
-    """Whether this client can be told to come again with an id (JoinGroup v4+)."""
+    """Whether a new member must first get an id, and join again with it (JoinGroup v4+)."""
     can_skip_assignment: bool = True
-    """Whether a leader understands that there is nothing to assign (v9+)."""
+    """Whether the client understands that a leader has nothing to assign (JoinGroup v9+)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +143,7 @@ class SyncResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberRef:
-    """A member as somebody else names it: by id, by static id, or both."""
+    """A member as LeaveGroup names it: by member id, by instance id, or both."""
 
     member_id: str
     instance_id: str | None = None
@@ -160,12 +160,12 @@ class LeaveOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerHeartbeat:
-    """None: unchanged since the last one."""
+    """A field that is None has not changed since the last heartbeat."""
 
     group_id: str
     member_id: str
     member_epoch: int
-    """0 joins, -1 leaves, -2 leaves for a while (static members)."""
+    """0: join. -1: leave. -2: leave for a while (static members)."""
     instance_id: str | None = None
     rack_id: str | None = None
     rebalance_timeout_ms: int | None = None
@@ -183,19 +183,19 @@ class ConsumerHeartbeatResult:
     member_epoch: int
     heartbeat_interval_ms: int
     assignment: frozenset[PartitionKey] | None
-    """None: as before."""
+    """None: unchanged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFact:
-    """What a group needs to know of a topic."""
+    """What a group needs to know about a topic."""
 
     topic_id: TopicId
     name: str
     partition_count: int
 
 
-# Looking at groups.
+# Describing groups.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +229,8 @@ class ConsumerMemberView:
     topic_pattern: str | None
     assigned: frozenset[PartitionKey]
     target: frozenset[PartitionKey]
+    is_classic: bool = False
+    """Whether the member uses the classic protocol."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,11 @@
-"""What a coordinator does unasked: follow the topics for its KIP-848 groups, hear of simple commits, expire groups."""
+"""The periodic work of a coordinator, in three loops:
+
+    changes    receives changes of topics, and groups that commits without membership have made
+    topics     gives consumer groups the new topics, so that they assign them
+    expiry     deletes groups that have been empty for the retention time, with their offsets
+
+An error does not end a loop: its work is done later.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +21,12 @@ from streamhouse.core.errors import GroupNotFound, StreamHouseError
 from streamhouse.metadata.contract import Change, ChangeKind, SlotKey, slot_of
 
 _log: Final = logging.getLogger(__name__)
-_LOOK_EVERY_S: Final = 60.0  # notifications may be lost; this bounds for how long that matters
-_PAUSE_S: Final = 0.1  # topics are created and grown in bursts
+_TOPICS_EVERY_S: Final = 60.0  # notifications can be lost; then topics are read after this time
+_BURST_S: Final = 0.1  # topics are created in bursts; one read serves all of them
 _RETRY_S: Final = 1.0
 _EXPIRED_PER_CALL: Final = 1_000
 _EXPIRING_SLOT: Final = SlotKey(0)
-"""Whoever holds this one expires groups for everybody."""
+"""The agent that holds this slot expires the groups of all slots."""
 _MAX_UNSEEN: Final = 1_000
 
 
@@ -42,7 +49,7 @@ class Housekeeping:
 
     async def _listen(self) -> None:
         async with self._registry.metadata.subscribe() as changes:
-            self._heard(Change(kind=ChangeKind.ANY))  # whatever happened before
+            self._heard(Change(kind=ChangeKind.ANY))  # for changes before the subscription
             async for change in changes:
                 self._heard(change)
         await asyncio.sleep(_RETRY_S)
@@ -52,17 +59,19 @@ class Housekeeping:
             self._topics_changed.set()
         if change.kind is ChangeKind.GROUPS:
             slot = self._registry.slots.get(slot_of(change.name))
-            if slot is not None and change.name not in slot.cells and len(slot.unseen) < _MAX_UNSEEN:
-                slot.unseen.add(change.name)
+            if slot is not None:
+                groups = self._registry.in_slot(slot)
+                if change.name not in groups.loaded and len(groups.unseen) < _MAX_UNSEEN:
+                    groups.unseen.add(change.name)
         elif change.kind is ChangeKind.ANY:
-            for slot in self._registry.slots.values():
-                slot.unseen.add("")  # any name: a listing then reads the slot again
+            for slot in self._registry.slots.all():
+                self._registry.in_slot(slot).unseen.add("")  # the next listing reads the whole slot
 
     # Topics.
 
     async def _follow_topics(self) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(_LOOK_EVERY_S):
+            async with asyncio.timeout(_TOPICS_EVERY_S):
                 await self._topics_changed.wait()
         self._topics_changed.clear()
         try:
@@ -70,18 +79,18 @@ class Housekeeping:
         except StreamHouseError:
             self._topics_changed.set()
             raise
-        await asyncio.sleep(_PAUSE_S)
+        await asyncio.sleep(_BURST_S)
 
     async def look_at_topics(self) -> None:
-        """Tell every KIP-848 group what topics there are now."""
-        if not any(isinstance(cell.machine, ConsumerGroup) for cell in self._registry.cells()):
+        """Give every consumer group the topics that exist now."""
+        if not any(isinstance(group.machine, ConsumerGroup) for group in self._registry.all_groups()):
             return
         await self._registry.view.all_topics()
         self._registry.learn_topics()
-        for cell in self._registry.cells():
-            machine = cell.machine
-            if isinstance(machine, ConsumerGroup) and cell.slot.authority() and not cell.slot.closing:
-                self._registry.apply(cell, machine.topics_changed(self._registry.facts))
+        for group in self._registry.all_groups():
+            machine = group.machine
+            if isinstance(machine, ConsumerGroup) and group.slot.may_answer() and not group.slot.closing:
+                self._registry.apply(group, machine.topics_changed(self._registry.facts))
 
     # Expiry.
 
@@ -90,47 +99,47 @@ class Housekeeping:
         await self.expire()
 
     async def expire(self) -> None:
-        """Delete groups that have been empty for long, with their offsets, and forget those that others deleted."""
+        """Delete groups that have been empty for the retention time, and forget groups that are gone from the store."""
         retention_ms = self._registry.options.offsets_retention_ms
         slot = self._registry.slots.get(_EXPIRING_SLOT)
-        if slot is not None and slot.authority():
+        if slot is not None and slot.may_answer():
             while True:
                 expired = await self._registry.metadata.expire_groups(
                     empty_for_ms=retention_ms, limit=_EXPIRED_PER_CALL
                 )
                 if expired:
-                    _log.info("%d groups without members for %d ms have been deleted", len(expired), retention_ms)
+                    _log.info("deleted %d groups that had no members for %d ms", len(expired), retention_ms)
                 for group_id in expired:
                     self._forget(group_id)
                 if len(expired) < _EXPIRED_PER_CALL:
                     break
         now_ms = self._registry.now_ms()
-        for cell in self._registry.cells():
-            if cell.is_blank and now_ms - cell.blank_since_ms >= retention_ms:
+        for group in self._registry.all_groups():
+            if group.is_blank and now_ms - group.empty_since_ms >= retention_ms:
                 try:
-                    await self._registry.metadata.get_group(cell.group_id)
+                    await self._registry.metadata.get_group(group.group_id)
                 except GroupNotFound:
-                    self._forget(cell.group_id)
+                    self._forget(group.group_id)
 
     def _forget(self, group_id: str) -> None:
         slot = self._registry.slots.get(slot_of(group_id))
-        cell = None if slot is None else slot.cells.get(group_id)
-        if cell is not None and cell.is_blank and cell.saving is None:
-            self._registry.forget(cell)
+        group = None if slot is None else self._registry.in_slot(slot).loaded.get(group_id)
+        if group is not None and group.is_blank and group.saving is None:
+            self._registry.forget(group)
 
 
 async def _forever(name: str, step: Callable[[], Awaitable[None]]) -> None:
-    """A store that is away, or a defect, ends no loop: what it does not do now it does later."""
-    complained = False
+    """Runs ``step`` again and again. An error does not end the loop: the work is done later."""
+    reported = False
     while True:
         try:
             await step()
-            complained = False
+            reported = False
         except StreamHouseError as error:
-            if not complained:  # once for each time it is away
-                _log.warning("groups, %s: %s", name, error)
-            complained = True
+            if not reported:  # once for each outage of the store
+                _log.warning("the loop %r of the group coordinator failed and tries again: %s", name, error)
+            reported = True
             await asyncio.sleep(_RETRY_S)
         except Exception:
-            _log.exception("groups, %s", name)
+            _log.exception("the loop %r of the group coordinator failed and tries again; this is a bug", name)
             await asyncio.sleep(_RETRY_S)

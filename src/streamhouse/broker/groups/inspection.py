@@ -1,14 +1,13 @@
-"""Looking at groups and deleting them: what admin tools ask. Only groups this agent coordinates."""
+"""What admin tools ask: describe, list and delete the groups that this agent coordinates."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
 
-from streamhouse.broker.groups import classic_state
-from streamhouse.broker.groups.cell import Cell, Slot
 from streamhouse.broker.groups.classic import ClassicGroup
 from streamhouse.broker.groups.consumer import ConsumerGroup
+from streamhouse.broker.groups.consumer_protocol import PROTOCOL_TYPE
 from streamhouse.broker.groups.contract import (
     ClassicGroupView,
     ConsumerGroupView,
@@ -16,7 +15,9 @@ from streamhouse.broker.groups.contract import (
     GroupState,
     GroupType,
 )
+from streamhouse.broker.groups.loaded import LoadedGroup
 from streamhouse.broker.groups.registry import Registry
+from streamhouse.broker.slots.slots import HeldSlot
 from streamhouse.core.errors import (
     CoordinatorLoading,
     CoordinatorNotAvailable,
@@ -24,9 +25,6 @@ from streamhouse.core.errors import (
     GroupNotFound,
     MetadataError,
 )
-from streamhouse.metadata.contract import Group
-
-_CONSUMER_TYPE = "consumer"
 
 
 class Inspection:
@@ -34,35 +32,39 @@ class Inspection:
         self._registry = registry
 
     async def describe_classic(self, group_id: str) -> ClassicGroupView:
-        """Raises GroupNotFound, also for a group of the other kind."""
+        """Raises GroupNotFound, also for a consumer group."""
         await self._registry.ready(group_id)
         slot = self._registry.slot_for(group_id)
-        cell = slot.cells.get(group_id)
-        if cell is None:
-            await self._registry.bounded(slot, self._registry.metadata.get_group(group_id))
-            return _simple(group_id)
-        if not isinstance(cell.machine, ClassicGroup):
+        group = self._registry.in_slot(slot).loaded.get(group_id)
+        if group is None:
+            await self._registry.slots.fenced(slot, self._registry.metadata.get_group(group_id))
+            return _without_members(group_id)
+        if not isinstance(group.machine, ClassicGroup):
             raise GroupNotFound(f"group {group_id} is not a classic group")
-        if _is_nothing(cell):
+        if _only_ids_given_out(group):
             raise GroupNotFound(f"there is no group {group_id}")
-        return classic_state.describe(cell.machine)
+        return group.machine.describe()
 
     async def describe_consumer(self, group_id: str) -> ConsumerGroupView:
-        """Raises GroupNotFound, also for a classic group: the admin client then asks for that."""
+        """Raises GroupNotFound, also for a classic group: the admin client then sends DescribeGroups."""
         await self._registry.ready(group_id)
-        cell = self._registry.find(group_id)
-        if cell is None or not isinstance(cell.machine, ConsumerGroup):
+        group = self._registry.find(group_id)
+        if group is None or not isinstance(group.machine, ConsumerGroup):
             raise GroupNotFound(f"group {group_id} is not a consumer group")
-        return cell.machine.describe()
+        return group.machine.describe()
 
     async def list_groups(self, *, states: Collection[str] = (), types: Collection[str] = ()) -> list[GroupListing]:
-        """Of this coordinator; empty filters let everything through. Names of states and types in any case."""
-        if any(slot.loading for slot in self._registry.slots.values()):
-            raise CoordinatorLoading("groups are being read")
-        await self._see_unseen()
+        """The groups of this coordinator. An empty filter keeps all; states and types may be in upper or lower case."""
+        if any(slot.loading for slot in self._registry.slots.all()):
+            raise CoordinatorLoading("this agent is reading groups from the metadata store")
+        await self._load_unseen()
         wanted_states = {state.lower() for state in states}
         wanted_types = {kind.lower() for kind in types}
-        found = [_listing(cell) for cell in self._registry.cells() if cell.slot.authority() and not _is_nothing(cell)]
+        found = [
+            _listing(group)
+            for group in self._registry.all_groups()
+            if group.slot.may_answer() and not _only_ids_given_out(group)
+        ]
         return [
             listing
             for listing in found
@@ -70,60 +72,58 @@ class Inspection:
             and (not wanted_types or listing.type in wanted_types)
         ]
 
-    async def _see_unseen(self) -> None:
-        """Groups that simple commits made in the store since their slot was read."""
-        for slot in list(self._registry.slots.values()):
-            if not slot.unseen:
+    async def _load_unseen(self) -> None:
+        """Load groups that commits without membership have made in the store since their slot was loaded."""
+        for slot in self._registry.slots.all():
+            groups = self._registry.in_slot(slot)
+            if not groups.unseen:
                 continue
-            names, slot.unseen = slot.unseen, set()
+            names, groups.unseen = groups.unseen, set()
             try:
-                async with asyncio.timeout(self._registry.options.store_timeout_ms / 1000):
-                    groups = await self._registry.metadata.list_groups(slot.fence.slot)
+                async with asyncio.timeout(self._registry.slots.store_timeout_ms / 1000):
+                    rows = await self._registry.metadata.list_groups(slot.key)
             except (MetadataError, TimeoutError) as error:
-                slot.unseen |= names
+                groups.unseen |= names
                 raise CoordinatorNotAvailable(f"groups cannot be listed now: {error}") from error
-            self._take(slot, groups)
-
-    def _take(self, slot: Slot, groups: list[Group]) -> None:
-        for group in groups:
-            if not slot.gone and group.group_id not in slot.cells:
-                self._registry.load(slot, group)
+            for row in rows:
+                if not slot.gone and row.group_id not in groups.loaded:
+                    self._registry.load_group(slot, row)
 
     async def delete(self, group_id: str) -> None:
-        """With its offsets. Raises GroupNotFound, GroupNotEmpty."""
+        """Delete a group and its offsets. Raises GroupNotFound, GroupNotEmpty."""
         await self._registry.ready(group_id)
         slot = self._registry.slot_for(group_id)
-        await self._registry.bounded(slot, self._delete(slot, group_id))
+        await self._registry.slots.fenced(slot, self._delete(slot, group_id))
 
-    async def _delete(self, slot: Slot, group_id: str) -> None:
-        cell = slot.cells.get(group_id)
-        if cell is None:
+    async def _delete(self, slot: HeldSlot, group_id: str) -> None:
+        group = self._registry.in_slot(slot).loaded.get(group_id)
+        if group is None:
             deleted = await self._registry.metadata.delete_group(group_id, slot.fence)
         else:
-            async with cell.order:
-                if cell.machine.state is not GroupState.EMPTY:
+            async with group.offsets_lock:
+                if group.machine.state is not GroupState.EMPTY:
                     raise GroupNotEmpty(f"group {group_id} has members")
-                while cell.saving is not None:  # it may have just become empty, which the store does not know yet
-                    await asyncio.wait({cell.saving})
+                while group.saving is not None:  # the write that says that the group is empty
+                    await asyncio.wait({group.saving})
                 deleted = await self._registry.metadata.delete_group(group_id, slot.fence)
-                if cell.is_blank:
-                    self._registry.forget(cell)
+                if group.is_blank:
+                    self._registry.forget(group)
         if not deleted:
             raise GroupNotFound(f"there is no group {group_id}")
 
 
-def _is_nothing(cell: Cell) -> bool:
-    """In memory only because of ids that were given out."""
-    return not cell.stored and cell.machine.state is GroupState.EMPTY
+def _only_ids_given_out(group: LoadedGroup) -> bool:
+    """The group is in memory only because member ids were given out: it does not exist yet."""
+    return not group.stored and group.machine.state is GroupState.EMPTY
 
 
-def _simple(group_id: str) -> ClassicGroupView:
+def _without_members(group_id: str) -> ClassicGroupView:
     return ClassicGroupView(group_id=group_id, state=GroupState.EMPTY, protocol_type="", protocol_name="", members=())
 
 
-def _listing(cell: Cell) -> GroupListing:
-    machine = cell.machine
-    protocol_type = machine.protocol_type if isinstance(machine, ClassicGroup) else _CONSUMER_TYPE
+def _listing(group: LoadedGroup) -> GroupListing:
+    machine = group.machine
+    protocol_type = machine.protocol_type if isinstance(machine, ClassicGroup) else PROTOCOL_TYPE
     return GroupListing(
-        group_id=cell.group_id, protocol_type=protocol_type, state=machine.state, type=GroupType(cell.type)
+        group_id=group.group_id, protocol_type=protocol_type, state=machine.state, type=GroupType(group.type)
     )

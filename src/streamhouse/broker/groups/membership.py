@@ -1,22 +1,26 @@
-"""What members ask of their coordinator: join, sync, heartbeat, leave. Finds the group and tells its machine.
+"""The requests of members: join, sync, heartbeat, leave. Finds the group and gives the event to its state machine.
 
-A group is of one kind at a time. While it is empty, the first member that comes decides which; a member of the other
-kind is refused as long as there are members.
+A group is of one kind at a time. While it is empty, the first member that joins decides which. While it has members, it
+is converted when members of both protocols are in it (conversion.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from streamhouse.broker.groups.cell import Cell
+from streamhouse.broker.groups import conversion
 from streamhouse.broker.groups.classic import ClassicGroup
 from streamhouse.broker.groups.consumer import ConsumerGroup
-from streamhouse.broker.groups.consumer_checks import check_heartbeat
+from streamhouse.broker.groups.consumer_protocol import PROTOCOL_TYPE
+from streamhouse.broker.groups.consumer_roster import check_heartbeat
 from streamhouse.broker.groups.contract import (
+    Answer,
     ConsumerHeartbeat,
     ConsumerHeartbeatResult,
+    Effects,
     GroupState,
     JoinRequest,
     JoinResult,
@@ -24,11 +28,13 @@ from streamhouse.broker.groups.contract import (
     MemberRef,
     SyncRequest,
     SyncResult,
+    Ticket,
 )
+from streamhouse.broker.groups.hosted import subscription_of
+from streamhouse.broker.groups.loaded import LoadedGroup
 from streamhouse.broker.groups.registry import Registry
 from streamhouse.core.errors import (
     GroupNotFound,
-    InconsistentProtocol,
     InvalidGroupId,
     MetadataError,
     StreamHouseError,
@@ -36,152 +42,156 @@ from streamhouse.core.errors import (
 )
 from streamhouse.core.randomness import Randomness
 
-_MAX_CLIENT_ID_CHARS: Final = 255
-"""Of a client id within a member id: long enough to be recognised."""
-_LOOK_AGAIN_MS: Final = 1_000
-"""An unknown topic is looked up in the store at most this often, whoever asks."""
+_MAX_CLIENT_ID_CHARS: Final = 255  # of the client id at the start of a member id
+_TOPICS_AGAIN_MS: Final = 1_000
+"""The store is asked for an unknown topic at most this often, so that made-up names do not load it."""
 
 
 class Membership:
     def __init__(self, registry: Registry, randomness: Randomness) -> None:
         self._registry = registry
         self._randomness = randomness
-        self._looked_ms = -_LOOK_AGAIN_MS
+        self._asked_ms = -_TOPICS_AGAIN_MS
 
     # Classic.
 
     async def join(self, request: JoinRequest) -> JoinResult:
-        """Returns when the generation begins, which may take as long as the slowest member."""
-        if not request.group_id:
-            raise InvalidGroupId("a group id must not be empty")
-        await self._registry.ready(request.group_id)
-        if request.member_id and self._registry.find(request.group_id) is None:
+        """Returns when the generation begins. That may take as long as the slowest member."""
+        registry = self._registry
+        await self._ready(request.group_id)
+        if request.member_id and registry.find(request.group_id) is None:
             raise UnknownMember(f"group {request.group_id} has no members")
-        cell = self._registry.find_or_make(request.group_id)
-        machine = self._as_classic(cell)
+        if _hosts(registry.find(request.group_id)):
+            await self._know_topics(subscription_of(request).topics)
         name = request.instance_id or request.client_id[:_MAX_CLIENT_ID_CHARS]
         new_member_id = f"{name}-{self._randomness.uuid()}"
-        now_ms = self._registry.now_ms()
-        result: JoinResult = await self._registry.ask(
-            cell, lambda ticket: machine.join(request, ticket, new_member_id, now_ms)
-        )
+        group = registry.find_or_make(request.group_id)
+
+        def event(ticket: Ticket) -> Effects:
+            machine, now_ms = group.machine, registry.now_ms()
+            if isinstance(machine, ConsumerGroup) and machine.state is not GroupState.EMPTY:
+                return machine.join(request, registry.facts, ticket, new_member_id, now_ms)
+            if isinstance(machine, ConsumerGroup):
+                machine = ClassicGroup(machine.group_id, options=registry.options, generation=machine.group_epoch)
+                group.machine = machine
+            return machine.join(request, ticket, new_member_id, now_ms)
+
+        result: JoinResult = await registry.ask(group, event)
         return result
 
     async def sync(self, request: SyncRequest) -> SyncResult:
-        """Returns when the leader has assigned."""
-        await self._registry.ready(request.group_id)
-        cell, machine = self._classic(request.group_id)
-        now_ms = self._registry.now_ms()
-        result: SyncResult = await self._registry.ask(cell, lambda ticket: machine.sync(request, ticket, now_ms))
+        """Returns when the leader has assigned; in a consumer group at once."""
+        await self._ready(request.group_id)
+        group, registry = self._known(request.group_id), self._registry
+
+        def event(ticket: Ticket) -> Effects:
+            if isinstance(group.machine, ConsumerGroup):
+                return group.machine.sync(request, registry.facts, ticket, registry.now_ms())
+            return group.machine.sync(request, ticket, registry.now_ms())
+
+        result: SyncResult = await registry.ask(group, event)
         return result
 
     async def heartbeat(self, group_id: str, *, member_id: str, instance_id: str | None, generation: int) -> None:
-        await self._registry.ready(group_id)
-        cell, machine = self._classic(group_id)
-        now_ms = self._registry.now_ms()
-        await self._registry.ask(
-            cell, lambda ticket: machine.heartbeat(member_id, instance_id, generation, ticket, now_ms)
-        )
+        await self._ready(group_id)
+        group, registry = self._known(group_id), self._registry
+
+        def event(ticket: Ticket) -> Effects:
+            machine = group.machine
+            beat = machine.classic_heartbeat if isinstance(machine, ConsumerGroup) else machine.heartbeat
+            return beat(member_id, instance_id, generation, ticket, registry.now_ms())
+
+        await registry.ask(group, event)
 
     async def leave(self, group_id: str, members: Sequence[MemberRef]) -> Sequence[LeaveOutcome]:
-        """Also how an operator removes members, of either kind of group."""
+        """Also used by operators, to remove members of either protocol."""
+        await self._ready(group_id)
+        registry = self._registry
+        group = registry.find(group_id)
+        if group is None:
+            unknown = UnknownMember(f"group {group_id} has no members")
+            return [LeaveOutcome(member=ref, error=unknown) for ref in members]
+        found = group
+
+        def event(ticket: Ticket) -> Effects:
+            if isinstance(found.machine, ConsumerGroup):
+                return found.machine.leave(members, registry.facts, ticket)
+            return found.machine.leave(members, ticket, registry.now_ms())
+
+        outcomes: Sequence[LeaveOutcome] = await registry.ask(found, event)
+        return outcomes
+
+    async def _ready(self, group_id: str) -> None:
         if not group_id:
             raise InvalidGroupId("a group id must not be empty")
         await self._registry.ready(group_id)
-        cell = self._registry.find(group_id)
-        if cell is None:
-            unknown = UnknownMember(f"group {group_id} has no members")
-            return [LeaveOutcome(member=ref, error=unknown) for ref in members]
-        machine, now_ms = cell.machine, self._registry.now_ms()
-        if isinstance(machine, ConsumerGroup):
-            return [self._remove(cell, machine, ref) for ref in members]
-        outcomes: Sequence[LeaveOutcome] = await self._registry.ask(
-            cell, lambda ticket: machine.leave(members, ticket, now_ms)
-        )
-        return outcomes
 
-    def _remove(self, cell: Cell, machine: ConsumerGroup, ref: MemberRef) -> LeaveOutcome:
-        try:
-            self._registry.apply(cell, machine.remove(ref.member_id, ref.instance_id, self._registry.facts))
-        except StreamHouseError as error:
-            return LeaveOutcome(member=ref, error=error)
-        return LeaveOutcome(member=ref, error=None)
-
-    def _classic(self, group_id: str) -> tuple[Cell, ClassicGroup]:
-        if not group_id:
-            raise InvalidGroupId("a group id must not be empty")
-        cell = self._registry.find(group_id)
-        if cell is None or not isinstance(cell.machine, ClassicGroup):
-            raise UnknownMember(f"group {group_id} has no such member")
-        return cell, cell.machine
-
-    def _as_classic(self, cell: Cell) -> ClassicGroup:
-        machine = cell.machine
-        if isinstance(machine, ConsumerGroup):
-            if machine.state is not GroupState.EMPTY:
-                raise InconsistentProtocol(
-                    f"group {machine.group_id} has members of the newer protocol (KIP-848)",
-                    hint="stop them first, or let this client use group.protocol=consumer too",
-                )
-            machine = ClassicGroup(machine.group_id, options=self._registry.options, generation=machine.group_epoch)
-            cell.machine = machine
-        return machine
+    def _known(self, group_id: str) -> LoadedGroup:
+        group = self._registry.find(group_id)
+        if group is None:
+            raise UnknownMember(f"group {group_id} has no members")
+        return group
 
     # Consumer (KIP-848).
 
     async def consumer_heartbeat(
         self, request: ConsumerHeartbeat, *, may_be_named: bool = False
     ) -> ConsumerHeartbeatResult:
-        """``may_be_named``: a member that joins without an id gets one (the protocol's version 0)."""
+        """``may_be_named``: a member that joins without an id gets one (version 0 of the request)."""
         if may_be_named and request.member_epoch == 0 and not request.member_id:
             request = replace(request, member_id=str(self._randomness.uuid()))
         check_heartbeat(request)
-        await self._registry.ready(request.group_id)
-        cell = self._registry.find(request.group_id)
-        if cell is None and request.member_epoch != 0:
+        registry = self._registry
+        await registry.ready(request.group_id)
+        if registry.find(request.group_id) is None and request.member_epoch != 0:
             raise GroupNotFound(f"there is no group {request.group_id}")
         if request.topic_names is not None or request.topic_pattern:
-            await self._know_topics(request)
-        cell = self._registry.find_or_make(request.group_id)
-        machine = self._as_consumer(cell, request)
-        registry = self._registry
-        result: ConsumerHeartbeatResult = await registry.ask(
-            cell, lambda ticket: machine.heartbeat(request, registry.facts, ticket, registry.now_ms())
-        )
+            await self._know_topics(request.topic_names or (), matches=bool(request.topic_pattern))
+        group = registry.find_or_make(request.group_id)
+        result: ConsumerHeartbeatResult = await registry.ask(group, lambda ticket: self._beat(group, request, ticket))
         return result
 
-    def _as_consumer(self, cell: Cell, request: ConsumerHeartbeat) -> ConsumerGroup:
-        machine = cell.machine
-        if isinstance(machine, ClassicGroup):
-            if request.member_epoch != 0:
-                raise GroupNotFound(f"group {machine.group_id} is not of the newer protocol (KIP-848)")
-            if machine.state is not GroupState.EMPTY:
-                raise InconsistentProtocol(
-                    f"group {machine.group_id} has members of the classic protocol",
-                    hint="stop them first, or let this client use group.protocol=classic too",
-                )
-            machine = ConsumerGroup(machine.group_id, options=self._registry.options, group_epoch=machine.generation)
-            cell.machine = machine
-        return machine
+    def _beat(self, group: LoadedGroup, request: ConsumerHeartbeat, ticket: Ticket) -> Effects:
+        registry, machine = self._registry, group.machine
+        if isinstance(machine, ConsumerGroup):
+            return machine.heartbeat(request, registry.facts, ticket, registry.now_ms())
+        if request.member_epoch != 0:
+            return [Answer(ticket, _not_of_consumer_group(machine))]
+        group.machine, effects = conversion.joined_by_consumer(
+            machine, request, registry.facts, ticket, options=registry.options, now_ms=registry.now_ms()
+        )
+        return effects
 
-    async def _know_topics(self, request: ConsumerHeartbeat) -> None:
-        """A topic that was created elsewhere a moment ago counts; but made-up names must not load the store."""
+    async def _know_topics(self, names: Sequence[str], *, matches: bool = False) -> None:
+        """Make sure that a topic counts that another agent has just created. ``matches``: there is a pattern."""
         registry = self._registry
-        if not request.topic_pattern and _all_known(request, registry):
+        if not matches and all(name in registry.facts for name in names):
             return
         registry.learn_topics()
-        if _all_known(request, registry):
+        if all(name in registry.facts for name in names):
             return
         now_ms = registry.now_ms()
-        if now_ms - self._looked_ms < _LOOK_AGAIN_MS:
+        if now_ms - self._asked_ms < _TOPICS_AGAIN_MS:
             return
-        self._looked_ms = now_ms
-        try:
+        self._asked_ms = now_ms
+        with suppress(MetadataError):  # the topics loop reads them when the store is back
             await registry.view.all_topics()
-        except MetadataError:
-            return  # it will be noticed when the store is back
-        registry.learn_topics()
+            registry.learn_topics()
 
 
-def _all_known(request: ConsumerHeartbeat, registry: Registry) -> bool:
-    return all(name in registry.facts for name in request.topic_names or ())
+def _hosts(group: LoadedGroup | None) -> bool:
+    """Whether a member of the classic protocol that joins now joins a consumer group."""
+    return (
+        group is not None and isinstance(group.machine, ConsumerGroup) and group.machine.state is not GroupState.EMPTY
+    )
+
+
+def _not_of_consumer_group(machine: ClassicGroup) -> StreamHouseError:
+    """The answer to a heartbeat of a member that the group does not have.
+
+    If the last member of the consumer protocol was silent for a session, the group is a classic group again. That
+    member must be told to join again (25): clients take 69, which Kafka answers, for a fatal error.
+    """
+    if machine.protocol_type == PROTOCOL_TYPE and machine.state is not GroupState.EMPTY:
+        return UnknownMember(f"group {machine.group_id} has no member of the consumer protocol")
+    return GroupNotFound(f"group {machine.group_id} is not a consumer group")

@@ -1,12 +1,12 @@
-"""Committed offsets: who may write and read them, and the store behind.
+"""Committed offsets: which member may commit and read them.
 
-Nothing is kept in memory: a commit is in the store when it is acknowledged, and a fetch reads it from there, so that
-"no offset" is never said only because something is not loaded. For one group they run one after the other.
+Offsets are not cached. A commit is in the store when it is acknowledged, and a fetch reads the store. So "no offset" is
+never the answer only because something is not loaded yet. The commits and fetches of one group run one after the other.
 
-A fetch on behalf of no member is answered by every agent, coordinator or not: what it tells is the store's word. A
-refusal would be worse than useless, because librdkafka does not repeat an OffsetFetch that was answered with
-NOT_COORDINATOR or COORDINATOR_NOT_AVAILABLE: its consumer keeps its partitions and reads nothing until the next
-rebalance. For the same reason a store that does not answer is COORDINATOR_LOAD_IN_PROGRESS here, which it does repeat.
+Every agent answers a fetch that names no member, because the answer comes from the store and needs no coordinator. This
+matters: librdkafka does not repeat an OffsetFetch that was answered with NOT_COORDINATOR or COORDINATOR_NOT_AVAILABLE.
+Its consumer then keeps its partitions and reads nothing until the next rebalance. For the same reason a fetch is
+answered with COORDINATOR_LOAD_IN_PROGRESS, which librdkafka repeats, when the store does not answer.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from streamhouse.broker.groups import classic_state
-from streamhouse.broker.groups.cell import Cell, Slot
 from streamhouse.broker.groups.classic import ClassicGroup
 from streamhouse.broker.groups.consumer import ConsumerGroup
+from streamhouse.broker.groups.consumer_protocol import PROTOCOL_TYPE
 from streamhouse.broker.groups.contract import GroupState
+from streamhouse.broker.groups.loaded import LoadedGroup
 from streamhouse.broker.groups.registry import Registry
+from streamhouse.broker.slots.slots import HeldSlot
 from streamhouse.core.errors import (
     CoordinatorLoading,
     CoordinatorNotAvailable,
@@ -40,8 +41,6 @@ from streamhouse.metadata.contract import CommittedOffset, OffsetCommit
 
 __all__ = ["CommitRequest", "CommittedOffset", "OffsetCommit", "Offsets", "Outcomes"]
 
-_CONSUMER_TYPE = "consumer"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRequest:
@@ -49,7 +48,7 @@ class CommitRequest:
     member_id: str
     instance_id: str | None
     generation: int
-    """A classic generation or a KIP-848 member epoch; -1 for a commit without membership."""
+    """The generation or the member epoch, by the protocol of the member; -1 for a commit without membership."""
     offsets: Sequence[OffsetCommit]
     knows_epochs: bool = True
     """Whether the client knows the newer protocol's errors (OffsetCommit v9+)."""
@@ -65,7 +64,7 @@ class Offsets:
     # Commit.
 
     async def commit(self, request: CommitRequest) -> Outcomes:
-        """By partition; raises what holds for all of them."""
+        """The outcome of each partition. Raises an error that holds for all of them."""
         await self._registry.ready(request.group_id)
         slot = self._registry.slot_for(request.group_id)
         outcomes: Outcomes = {}
@@ -74,38 +73,38 @@ class Offsets:
             outcomes[commit.key] = _fault(request.group_id, commit)
             if outcomes[commit.key] is None:
                 good[commit.key] = commit
-        missing = await self._registry.bounded(slot, self._commit(slot, request, list(good.values())))
+        missing = await self._registry.slots.fenced(slot, self._commit(slot, request, list(good.values())))
         for key in missing:
             outcomes[key] = PartitionNotFound(f"there is no partition {key}")
         return outcomes
 
-    async def _commit(self, slot: Slot, request: CommitRequest, offsets: list[OffsetCommit]) -> list[PartitionKey]:
-        known = slot.cells.get(request.group_id)
+    async def _commit(self, slot: HeldSlot, request: CommitRequest, offsets: list[OffsetCommit]) -> list[PartitionKey]:
+        known = self._registry.in_slot(slot).loaded.get(request.group_id)
         if known is None and request.generation >= 0:
             unknown = GroupNotFound if request.knows_epochs else IllegalGeneration
             raise unknown(f"there is no group {request.group_id}")
-        cell = known or self._registry.find_or_make(request.group_id)
-        give_up_ms = self._registry.now_ms() + self._registry.options.store_timeout_ms
+        group = known or self._registry.find_or_make(request.group_id)
+        give_up_ms = self._registry.now_ms() + self._registry.slots.store_timeout_ms
         try:
-            async with cell.order:
-                if self._registry.now_ms() >= give_up_ms:
-                    raise CoordinatorNotAvailable("the metadata store takes long")  # and nobody waits any more
-                self._check_commit(cell, request)
+            async with group.offsets_lock:
+                if self._registry.now_ms() >= give_up_ms:  # the request has been refused, so nothing may be committed
+                    raise CoordinatorNotAvailable("earlier commits of the group took too long")
+                self._check_commit(group, request)
                 if not offsets:
                     return []
                 missing = await self._registry.metadata.commit_offsets(request.group_id, slot.fence, offsets)
-                cell.stored = True
+                group.stored = True
                 return missing
         finally:
-            self._registry.apply(cell, ())
+            self._registry.apply(group, ())
 
-    def _check_commit(self, cell: Cell, request: CommitRequest) -> None:
-        machine = cell.machine
+    def _check_commit(self, group: LoadedGroup, request: CommitRequest) -> None:
+        machine = group.machine
         if isinstance(machine, ClassicGroup):
             effects = machine.check_commit(
                 request.member_id, request.instance_id, request.generation, self._registry.now_ms()
             )
-            self._registry.apply(cell, effects)
+            self._registry.apply(group, effects)
             return
         try:
             machine.check_commit(request.member_id, request.generation)
@@ -124,9 +123,9 @@ class Offsets:
         member_id: str | None = None,
         member_epoch: int = -1,
     ) -> Mapping[PartitionKey, CommittedOffset]:
-        """Those of ``keys`` that have one; None: all there are.
+        """The committed offsets of ``keys``; None: of all partitions. Partitions without an offset are left out.
 
-        ``member_id``, ``member_epoch``: the KIP-848 member that asks, whose epoch is checked; only its coordinator can.
+        ``member_id``, ``member_epoch``: the consumer-protocol member that asks. Only the coordinator can check them.
         """
         await self._registry.ready(group_id)
         asked = None if keys is None else list(dict.fromkeys(keys))
@@ -135,11 +134,11 @@ class Offsets:
             try:
                 slot = self._registry.slot_for(group_id)
                 call = self._fetch(slot, group_id, asked, (member_id or "", member_epoch) if is_member else None)
-                return await self._registry.bounded(slot, call)
+                return await self._registry.slots.fenced(slot, call)
             except NotCoordinator:
                 if is_member:
                     raise
-                return await self._registry.from_store(self._read(group_id, asked))
+                return await self._registry.slots.from_store(self._read(group_id, asked))
         except CoordinatorNotAvailable as error:
             raise CoordinatorLoading(str(error)) from error
 
@@ -147,37 +146,37 @@ class Offsets:
         return await self._registry.metadata.fetch_offsets(group_id, keys)
 
     async def _fetch(
-        self, slot: Slot, group_id: str, asked: list[PartitionKey] | None, member: tuple[str, int] | None
+        self, slot: HeldSlot, group_id: str, asked: list[PartitionKey] | None, member: tuple[str, int] | None
     ) -> Mapping[PartitionKey, CommittedOffset]:
-        cell = slot.cells.get(group_id)
-        if cell is None:
+        group = self._registry.in_slot(slot).loaded.get(group_id)
+        if group is None:
             return await self._registry.metadata.fetch_offsets(group_id, asked)
-        async with cell.order:
-            if isinstance(cell.machine, ConsumerGroup) and member is not None:
-                cell.machine.check_commit(*member)
+        async with group.offsets_lock:
+            if isinstance(group.machine, ConsumerGroup) and member is not None:
+                group.machine.check_commit(*member)
             return await self._registry.metadata.fetch_offsets(group_id, asked)
 
     # Delete.
 
     async def delete(self, group_id: str, keys: Mapping[PartitionKey, str]) -> Outcomes:
-        """``keys`` with their topics' names. Raises GroupNotFound, GroupNotEmpty (for all of them)."""
+        """``keys``: partitions with their topics' names. Raises GroupNotFound or GroupNotEmpty for all of them."""
         await self._registry.ready(group_id)
         slot = self._registry.slot_for(group_id)
-        return await self._registry.bounded(slot, self._delete(slot, group_id, keys))
+        return await self._registry.slots.fenced(slot, self._delete(slot, group_id, keys))
 
-    async def _delete(self, slot: Slot, group_id: str, keys: Mapping[PartitionKey, str]) -> Outcomes:
-        cell = slot.cells.get(group_id)
+    async def _delete(self, slot: HeldSlot, group_id: str, keys: Mapping[PartitionKey, str]) -> Outcomes:
+        group = self._registry.in_slot(slot).loaded.get(group_id)
         outcomes: Outcomes = {}
         for key, topic in keys.items():
-            reads = cell is not None and _reads(cell, key, topic)
+            reads = group is not None and _reads(group, key, topic)
             outcomes[key] = GroupSubscribed(f"group {group_id} still reads topic {topic}") if reads else None
         free = [key for key, error in outcomes.items() if error is None]
-        if cell is None:
+        if group is None:
             await self._registry.metadata.delete_offsets(group_id, slot.fence, free)
             return outcomes
-        if not cell.stored:
+        if not group.stored:
             raise GroupNotFound(f"there is no group {group_id}")
-        async with cell.order:
+        async with group.offsets_lock:
             await self._registry.metadata.delete_offsets(group_id, slot.fence, free)
         return outcomes
 
@@ -192,12 +191,12 @@ def _fault(group_id: str, commit: OffsetCommit) -> StreamHouseError | None:
     return None
 
 
-def _reads(cell: Cell, key: PartitionKey, topic: str) -> bool:
-    machine = cell.machine
+def _reads(group: LoadedGroup, key: PartitionKey, topic: str) -> bool:
+    machine = group.machine
     if isinstance(machine, ConsumerGroup):
         return machine.subscribed(key.topic_id)
     if machine.state is GroupState.EMPTY:
         return False
-    if machine.protocol_type != _CONSUMER_TYPE:
+    if machine.protocol_type != PROTOCOL_TYPE:
         raise GroupNotEmpty(f"group {machine.group_id} has members, and what they read is not known")
-    return classic_state.subscribes(machine, topic)
+    return machine.subscribes(topic)

@@ -1,4 +1,4 @@
-"""How patient a coordinator is, and how much it takes on. Filled from the ``group.*`` settings."""
+"""The limits and time-outs of a group coordinator. Filled from the ``group.*`` settings."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from typing import Final
 from streamhouse.core.limits import MAX_GROUP_STATE_BYTES, MIB
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
-"""How long a first JoinGroup is held at most. A member without an answer has no id to heartbeat with, so nothing else
-tells that it is gone (Kafka's own figure)."""
+"""How long a first JoinGroup is held at most. A new member has no id yet and cannot send heartbeats, so only this limit
+removes it if its client is gone (Kafka uses the same figure)."""
 
-MAX_ASSIGNMENT_BYTES: Final = 4 * MIB  # what a leader may hand out in one SyncGroup; 400 bytes for each of 10,000
-MAX_ROSTER_BYTES: Final = MAX_GROUP_STATE_BYTES - MAX_ASSIGNMENT_BYTES - MIB  # the rest of the row, with room
-MAX_ASSIGNED_PARTITIONS: Final = 500_000  # of one KIP-848 group: held, to be let go and aimed at, 4 bytes each
+MAX_ASSIGNMENT_BYTES: Final = (
+    4 * MIB
+)  # all assignments in one SyncGroup of a leader: 400 bytes for each of 10,000 members
+MAX_ROSTER_BYTES: Final = MAX_GROUP_STATE_BYTES - MAX_ASSIGNMENT_BYTES - MIB  # the rest of the row, and 1 MiB to spare
+MAX_ASSIGNED_PARTITIONS: Final = 500_000  # of one consumer group: assigned, revoking and target, 4 bytes each
 MAX_PATTERN_CHARS: Final = 1024  # a subscription's regular expression; compiled and run over every topic name
-MAX_SUBSCRIBED_TOPICS: Final = 10_000  # names one KIP-848 member may list
+MAX_SUBSCRIBED_TOPICS: Final = 10_000  # in the subscription of one consumer-protocol member
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +34,4 @@ class GroupOptions:
     """A group without members for that long is deleted with its offsets."""
     offsets_retention_check_ms: int = 600_000
     max_groups: int = 100_000
-    """In one process; about 1 KB each, so that made-up names cannot fill the memory."""
-    store_timeout_ms: int = 5_000
-    """How long a client waits for the metadata store before it is told to try again."""
-    hand_over_wait_ms: int = 5_000
-    """How long a request waits for a slot that changes hands here; clients give up a request after 30 s or later."""
+    """In one process. A group takes about 1 KB, so this limit keeps made-up names from filling the memory."""

@@ -1,4 +1,4 @@
-"""Regular expressions over topic names, from clients: RE2 only, whose time is linear in the name's length.
+"""Regular expressions of clients over topic names. RE2 only: its run time is linear in the length of the name.
 
 The only module that imports ``re2``.
 """
@@ -24,7 +24,7 @@ def check_pattern(pattern: str) -> None:
 
 
 def matching(pattern: str, names: Iterable[str]) -> list[str]:
-    """Whole names only, as Kafka matches."""
+    """The names that the pattern matches as a whole, as in Kafka."""
     compiled = _compile(pattern)
     return [name for name in names if compiled.fullmatch(name)]
 
@@ -39,7 +39,7 @@ def _compile(pattern: str) -> Any:
     try:
         return re2.compile(pattern, options)
     except re2.error as error:
-        raise InvalidPattern(f"{pattern[:64]!r} is not a regular expression of RE2: {_text(error)}") from error
+        raise InvalidPattern(f"{pattern[:64]!r} is not a valid RE2 expression: {_text(error)}") from error
 
 
 def _text(error: Exception) -> str:

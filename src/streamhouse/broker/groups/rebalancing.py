@@ -1,14 +1,14 @@
-"""The classic group's course from one generation to the next. Pure; classic.py holds the events that drive it.
+"""How a classic group gets from one generation to the next. Pure; classic.py holds the requests that drive it.
 
                        first join                      all joined, or time is up
             EMPTY ───────────────► PREPARING_REBALANCE ─────────────────────────► COMPLETING_REBALANCE
               ▲                      ▲      │    ▲                                   │         │
-              └── nobody is left ────┼──────┘    └── join, leave, no sync in time ───┘         │ leader's sync
+              └── no member left ────┼──────┘    └── join, leave, no sync in time ───┘         │ leader's sync
                                      │                                                         ▼
                                      └── join, leave, expiry, leader joins again ◄────────── STABLE
 
-A generation begins where PREPARING_REBALANCE ends; it is saved before anybody hears of it, and once more with the
-assignment, so that another coordinator goes on from either point without a rebalance and no generation is given twice.
+A generation begins where PREPARING_REBALANCE ends. It is saved before any member is told of it, and once more with the
+assignment. So another coordinator can continue from either point without a rebalance, and no generation is given twice.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ class Rebalancing(Machine):
         self.protocol_name = ""
         self.roster = Roster()
         self.pending: dict[str, None] = {}
-        """Ids given out with MemberIdRequired and not used yet."""
+        """Member ids that were given out with MemberIdRequired and are not used yet."""
         self._options = options
         self._unsynced: set[str] = set()
         self._initial = False
-        """The present rebalance began from an empty group: it waits for more members to come."""
+        """The rebalance began with an empty group, so it waits for more members."""
         self._newcomer = False
         self._remaining_ms = 0
 
     @property
     def is_blank(self) -> bool:
-        """Nothing here is worth remembering: no members, no ids given out."""
+        """No members, and no member ids given out."""
         return self.state is GroupState.EMPTY and not self.pending
 
     # From one generation to the next.
@@ -102,10 +102,10 @@ class Rebalancing(Machine):
             self._complete_join(now_ms)
 
     def _complete_join(self, now_ms: int) -> None:
-        """Who has not joined is out, but for static members, which only their session ends."""
+        """Members that have not joined are removed. Static members stay until their session ends."""
         for late in [m.member_id for m in self.roster if m.joining is None and m.instance_id is None]:
             self._remove(late)
-        if len(self.roster) and not self.roster.elect():  # static members only, all of them away
+        if len(self.roster) and not self.roster.elect():  # all members are static, and none of them has joined
             self._timer(JOIN, now_ms + max(self.roster.rebalance_timeout_ms(), 1))
             return
         self._timer(JOIN, None)
@@ -124,7 +124,7 @@ class Rebalancing(Machine):
             if ticket is not None:
                 self._answer_join(member, ticket)
                 member.is_new = False
-            self._heard_of(member, now_ms)
+            self._renew_session(member, now_ms)
         self._timer(SYNC, now_ms + self.roster.rebalance_timeout_ms())
 
     def _after_removal(self, now_ms: int) -> None:
@@ -145,7 +145,7 @@ class Rebalancing(Machine):
         )
         self._answer(ticket, result, after_save=True)
 
-    # Small parts.
+    # Members.
 
     def _member(self, member_id: str, instance_id: str | None) -> Member:
         if instance_id is not None:
@@ -153,7 +153,7 @@ class Rebalancing(Machine):
             if known_as is None:
                 raise UnknownMember(f"group {self.group_id} has no static member {instance_id!r}")
             if known_as != member_id:
-                raise FencedInstance(f"static member {instance_id!r} of group {self.group_id} is another process now")
+                raise FencedInstance(f"static member {instance_id!r} of group {self.group_id} was replaced")
         member = self.roster.get(member_id)
         if member is None:
             raise UnknownMember(f"group {self.group_id} has no member {member_id!r}")
@@ -192,6 +192,6 @@ class Rebalancing(Machine):
             if ticket is not None:
                 self._answer(ticket, error)
 
-    def _heard_of(self, member: Member, now_ms: int) -> None:
+    def _renew_session(self, member: Member, now_ms: int) -> None:
         self._not_silent(member.member_id)
         self._timer(TimerKey(TimerKind.SESSION, member.member_id), now_ms + member.session_timeout_ms)

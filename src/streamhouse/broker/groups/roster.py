@@ -1,15 +1,17 @@
-"""The members of a classic group: ids, static ids, who leads, and which protocol they agree on. Pure.
+"""The members of a classic group: which may join, which one leads, and which protocol they agree on. Pure.
 
-Keeps no state of the rebalance; that is classic.py's.
+The state of the rebalance is not here but in rebalancing.py.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from streamhouse.broker.groups.contract import JoinedMember, Ticket
+from streamhouse.broker.groups.contract import JoinedMember, JoinRequest, Ticket
+from streamhouse.broker.groups.options import MAX_ROSTER_BYTES, GroupOptions
+from streamhouse.core.errors import GroupFull, InconsistentProtocol, InvalidSessionTimeout
 
 _MEMBER_OVERHEAD_BYTES = 64
 
@@ -25,18 +27,18 @@ class Member:
     protocols: tuple[tuple[str, bytes], ...]
     assignment: bytes = b""
     joining: Ticket | None = None
-    """Its JoinGroup is held."""
+    """Its JoinGroup, which waits for its answer."""
     syncing: Ticket | None = None
-    """Its SyncGroup is held."""
+    """Its SyncGroup, which waits for its answer."""
     is_new: bool = False
-    """It has not been answered yet: it cannot heartbeat."""
+    """Its first JoinGroup has not been answered yet, so it cannot send heartbeats."""
 
     def metadata(self, protocol_name: str) -> bytes:
         return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
 
     @property
     def weight_bytes(self) -> int:
-        """About what it takes in the persisted row, without its assignment."""
+        """About the bytes that the member takes in the saved row, without its assignment."""
         texts = (self.member_id, self.instance_id or "", self.client_id, self.client_host)
         protocols = sum(len(name) * 4 + len(metadata) + 8 for name, metadata in self.protocols)
         return _MEMBER_OVERHEAD_BYTES + sum(len(text) * 4 for text in texts) + protocols
@@ -64,16 +66,16 @@ class Roster:
         return self._members.get(member_id)
 
     def static_id(self, instance_id: str) -> str | None:
-        """The member id behind a static id."""
+        """The member id of a static member."""
         return self._static.get(instance_id)
 
     @property
     def joining(self) -> int:
-        """How many JoinGroups are held."""
+        """How many JoinGroups wait for their answer."""
         return self._joining
 
     def rebalance_timeout_ms(self) -> int:
-        """As long as the slowest member may take."""
+        """The longest rebalance time-out of the members."""
         return max((member.rebalance_timeout_ms for member in self), default=0)
 
     # Changes.
@@ -97,7 +99,7 @@ class Roster:
         return member
 
     def replace(self, old_id: str, new_id: str) -> Member:
-        """A static member came back under a new id: same place in the group, same assignment."""
+        """A static member came back under a new id. It keeps its place in the group and its assignment."""
         led = self.leader == old_id
         member = self._members.pop(old_id)
         self._count(member, -1)
@@ -122,13 +124,13 @@ class Roster:
         self._count(member, 1)
 
     def hold_join(self, member: Member, ticket: Ticket | None) -> Ticket | None:
-        """Returns the ticket held before."""
+        """Returns the ticket that waited before."""
         before, member.joining = member.joining, ticket
         self._joining += (ticket is not None) - (before is not None)
         return before
 
     def elect(self) -> bool:
-        """Whether somebody who has joined leads; another leader is chosen if the present one has not."""
+        """Choose a leader that has joined; the present one stays if it has. Returns whether there is one."""
         present = None if self.leader is None else self._members.get(self.leader)
         if present is not None and present.joining is not None:
             return True
@@ -150,8 +152,8 @@ class Roster:
         return any(self._supported[name] == len(self._members) for name, _ in protocols)
 
     def select_protocol(self) -> str:
-        """Each votes for the first of its own list that all support; the earlier in the first member's list wins a
-        tie."""
+        """Each member votes for the first protocol of its list that all members support. If two have the same number
+        of votes, the one that comes first in the first member's list wins."""
         votes: Counter[str] = Counter()
         for member in self:
             for name, _ in member.protocols:
@@ -170,4 +172,37 @@ class Roster:
                 metadata=member.metadata(protocol_name),
             )
             for member in self
+        )
+
+
+def check_join(
+    request: JoinRequest, *, roster: Roster, pending: Collection[str], protocol_type: str, options: GroupOptions
+) -> None:
+    """Raises an error that keeps the member out of a classic group."""
+    check_session_timeout(request, options)
+    if not _has_room(request, roster, pending, options.max_size):
+        raise GroupFull(f"group {request.group_id} has {len(roster)} members, which is the limit")
+    if not request.protocol_type or not request.protocols:
+        raise InconsistentProtocol(f"a member of group {request.group_id} names no protocol")
+    if len(roster):
+        if request.protocol_type != protocol_type:
+            raise InconsistentProtocol(f"group {request.group_id} is of type {protocol_type!r}")
+        if not roster.has_in_common(request.protocols):
+            raise InconsistentProtocol(f"group {request.group_id} has no protocol in common with this member")
+
+
+def _has_room(request: JoinRequest, roster: Roster, pending: Collection[str], max_size: int) -> bool:
+    if request.member_id in roster:
+        return True
+    if request.instance_id is not None and roster.static_id(request.instance_id) is not None:
+        return True
+    taken = len(roster) if request.member_id in pending else len(roster) + len(pending)
+    return taken < max_size and roster.weight_bytes < MAX_ROSTER_BYTES
+
+
+def check_session_timeout(request: JoinRequest, options: GroupOptions) -> None:
+    if not options.min_session_timeout_ms <= request.session_timeout_ms <= options.max_session_timeout_ms:
+        raise InvalidSessionTimeout(
+            f"a session time-out of {request.session_timeout_ms} ms; allowed are "
+            f"{options.min_session_timeout_ms} to {options.max_session_timeout_ms} ms"
         )

@@ -1,4 +1,4 @@
-"""A group's state as it is written and taken over: frozen, without requests that wait."""
+"""The state of a group as it is saved and restored: frozen, without requests that wait for an answer."""
 
 from __future__ import annotations
 
@@ -29,17 +29,34 @@ class ClassicSnapshot:
     leader: str | None
     members: tuple[ClassicMemberSnapshot, ...]
     silent: tuple[tuple[str, int], ...] = ()
-    """Members that have not been heard of since the last take-over, by id, with milliseconds; see silence.py."""
+    """Members that have sent nothing since the last take-over, by id, with milliseconds; see machine.py."""
 
 
 class Reconciliation(IntEnum):
-    """How far a KIP-848 member is on its way to its target."""
+    """How far a member of a consumer group is on its way to its target."""
 
     STABLE = 0
     UNREVOKED = 1
-    """It must let partitions go first."""
+    """It must give up partitions first."""
     UNRELEASED = 2
-    """It waits for partitions that others have not let go."""
+    """It waits for partitions that other members have not given up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassicTraits:
+    """What a member of the classic protocol in a consumer group has that other members have not."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    """(assignor, subscription), the preferred one first. There is at least one."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(name for name, _ in self.protocols)
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(len(name) * 4 + len(metadata) + 8 for name, metadata in self.protocols)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,15 +76,17 @@ class ConsumerMemberSnapshot:
     assigned: frozenset[PartitionKey]
     revoking: frozenset[PartitionKey]
     target: frozenset[PartitionKey]
+    classic: ClassicTraits | None = None
+    """None: the member uses the consumer protocol."""
     encoded: list[bytes] = field(default_factory=list, repr=False, compare=False)
-    """Its bytes, once somebody has made them: most members of a large group are the same from one save to the next."""
+    """Its bytes, once they were made. Most members of a large group do not change from one save to the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSnapshot:
     assignment_epoch: int
     partitions: tuple[tuple[TopicId, int], ...]
-    """The topics it was assigned by, with their partition counts then."""
+    """The topics of the target assignment, with the partition counts that it was made with."""
     members: tuple[ConsumerMemberSnapshot, ...]
     silent: tuple[tuple[str, int], ...] = ()
     """As in ClassicSnapshot."""

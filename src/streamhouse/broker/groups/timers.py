@@ -1,7 +1,7 @@
-"""All timers of all groups in one heap, with one timer of the event loop behind it.
+"""The timers of all groups in one heap, which uses one timer of the event loop.
 
-Members heartbeat far more often than they expire, so moving a timer to a later time is one write into a dict: the heap
-keeps its earlier entry and finds out when that comes up.
+Members send heartbeats far more often than they expire. So moving a timer to a later time must be cheap: it is one
+write into a dict. The heap keeps the earlier entry. When that entry is due, it is put back with the later time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Timers(Generic[T]):
         return len(self._wanted)
 
     def set(self, key: T, at_ms: int | None) -> None:
-        """Replaces what was set for this key; None: not any more."""
+        """Replaces the time of this key. None: cancel it."""
         if at_ms is None:
             self._wanted.pop(key, None)
             return
@@ -53,7 +53,7 @@ class Timers(Generic[T]):
             self._wake()
 
     def run_due(self) -> None:
-        """Fire what is due by the clock."""
+        """Call ``fire`` for every timer that is due."""
         now_ms = self._clock.boot_ms()
         try:
             while self._heap and self._heap[0].at_ms <= now_ms:
@@ -63,7 +63,7 @@ class Timers(Generic[T]):
 
     def _look_at(self, entry: _Entry[T], now_ms: int) -> None:
         if self._queued.get(entry.key) is not entry:
-            return  # an earlier one took its place
+            return  # it was replaced by an earlier entry
         del self._queued[entry.key]
         wanted_ms = self._wanted.get(entry.key)
         if wanted_ms is None:
@@ -90,7 +90,7 @@ class Timers(Generic[T]):
         heapq.heappush(self._heap, entry)
 
     def _tidy(self) -> None:
-        """Drop what nobody wants any more, before its time."""
+        """Drop entries of cancelled timers before they are due."""
         self._heap = [entry for key, entry in self._queued.items() if key in self._wanted]
         self._queued = {entry.key: entry for entry in self._heap}
         heapq.heapify(self._heap)

@@ -13,6 +13,7 @@ import pytest
 
 from streamhouse.broker.cluster_view import Endpoint, Node
 from streamhouse.broker.groups.coordinator import GroupCoordinator
+from streamhouse.broker.slots.slots import Slots
 from streamhouse.core.clock import SystemClock
 from streamhouse.core.errors import MetadataUnavailable, TopicNotFound
 from streamhouse.core.ids import PartitionKey, TopicId
@@ -95,7 +96,11 @@ class Broker:
         self.store = store
         self.view = View(store)
         self.groups = GroupCoordinator(
-            metadata=store, view=self.view, clock=SystemClock(), randomness=SeededRandomness(3)
+            metadata=store,
+            view=self.view,
+            clock=SystemClock(),
+            randomness=SeededRandomness(3),
+            slots=Slots(view=self.view),
         )
 
     async def ask(self, key: int, version: int, /, **fields: Any) -> Message:
@@ -175,7 +180,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
         slots = [SlotKey(number) for number in range(COORDINATOR_SLOTS)]
         for outcome in await store.acquire_leases(holder, slots, ttl_ms=60_000):
             assert outcome.lease is not None
-            await made.groups.gained(outcome.lease, guard=Always())
+            await made.groups.slots.gained(outcome.lease, guard=Always())
         yield made
         await made.groups.close()
 
@@ -197,7 +202,7 @@ async def test_coordinators_that_are_not_there(broker: Broker) -> None:
     assert (await broker.ask(FIND, 3, key="t", key_type=1)).error_code == 53
     assert (await broker.ask(FIND, 6, key_type=2, coordinator_keys=["s"])).coordinators[0].error_code == 42
     for number in range(COORDINATOR_SLOTS):
-        broker.groups.lost(SlotKey(number))
+        broker.groups.slots.lost(SlotKey(number))
     broker.view.node = None
     answer = await broker.ask(FIND, 3, key="g", key_type=0)
     assert (answer.error_code, answer.node_id) == (15, -1)
@@ -321,7 +326,7 @@ async def test_an_agent_that_does_not_coordinate_the_group_tells_what_the_store_
 ) -> None:
     await broker.commit()
     for number in range(COORDINATOR_SLOTS):
-        broker.groups.lost(SlotKey(number))
+        broker.groups.slots.lost(SlotKey(number))
     code, topics = await fetch_one(broker, version)
     assert (code, topics[0].partitions[0].error_code, topics[0].partitions[0].committed_offset) == (0, 0, 7)
 
@@ -449,3 +454,46 @@ async def test_consumer_describe_in_every_version(broker: Broker, version: int) 
     assert (assigned.topic_name, assigned.partitions) == ("orders", [0, 1])
     assert (member.rack_id, member.subscribed_topic_names, member.subscribed_topic_regex) == ("r", ["orders"], "^or.*")
     assert (classic.error_code, nobody.error_code) == (69, 69)
+
+
+SUBSCRIPTION = b"\0\0\0\0\0\1\0\6orders\0\0\0\0"
+BOTH = b"\0\0\0\0\0\1\0\6orders\0\0\0\2\0\0\0\0\0\0\0\1\0\0\0\0"
+"""The assignment of both partitions."""
+
+
+async def test_a_group_becomes_a_consumer_group_and_a_classic_group_again(broker: Broker) -> None:
+    protocols = [{"name": "range", "metadata": SUBSCRIPTION}]
+    joined = await broker.join(protocols=protocols)
+    classic = {"group_id": "g", "member_id": joined.member_id}
+    given = [{"member_id": joined.member_id, "assignment": BOTH}]
+    await broker.ask(SYNC, 5, **classic, generation_id=joined.generation_id, assignments=given)
+    assert [group.group_type for group in (await broker.ask(LIST, 5)).groups] == ["classic"]
+
+    new = await broker.consumer(1, 0)
+    assert (new.error_code, new.assignment.topic_partitions) == (0, [])
+    assert [group.group_type for group in (await broker.ask(LIST, 5)).groups] == ["consumer"]
+    assert (await broker.ask(HEARTBEAT, 4, **classic, generation_id=joined.generation_id)).error_code == 27
+    again = await broker.join(member_id=joined.member_id, protocols=protocols)
+    assert (again.error_code, again.leader, again.members, again.protocol_name) == (0, "", [], "range")
+    assert again.generation_id == new.member_epoch
+    synced = await broker.ask(
+        SYNC,
+        5,
+        **classic,
+        generation_id=again.generation_id,
+        protocol_type="consumer",
+        protocol_name="range",
+        assignments=[],
+    )
+    assert (synced.error_code, synced.protocol_name, len(synced.assignment)) == (0, "range", len(BOTH) - 4)
+    (topic,) = (await broker.consumer(1, new.member_epoch)).assignment.topic_partitions
+    assert len(topic.partitions) == 1
+    (group,) = (await broker.ask(CONSUMER_DESCRIBE, 1, group_ids=["g"])).groups
+    assert {member.member_id: member.member_type for member in group.members} == {"m": 1, joined.member_id: 0}
+
+    assert (await broker.consumer(1, -1)).error_code == 0
+    assert [group.group_type for group in (await broker.ask(LIST, 5)).groups] == ["classic"]
+    assert (await broker.ask(HEARTBEAT, 4, **classic, generation_id=again.generation_id)).error_code == 27
+    last = await broker.join(member_id=joined.member_id, protocols=protocols)
+    assert (last.leader, last.generation_id) == (joined.member_id, again.generation_id + 1)
+    assert (await broker.ask(LEAVE, 5, group_id="g", members=[{"member_id": joined.member_id}])).error_code == 0

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ RECORDS = 4
 
 
 @asynccontextmanager
-async def fleet_agent(directory: Path, dsn: str, name: str) -> AsyncIterator[StreamHouse]:
+async def fleet_agent(directory: Path, dsn: str, name: str, *, heartbeat: str = "30s") -> AsyncIterator[StreamHouse]:
     async with StreamHouse.open(
         data_dir=str(directory / name),
         metadata_url=dsn,
@@ -31,7 +31,7 @@ async def fleet_agent(directory: Path, dsn: str, name: str) -> AsyncIterator[Str
         profile="fast",
         wal_file_bytes="1MiB",
         group_initial_rebalance_delay="0ms",
-        group_consumer_heartbeat="30s",
+        group_consumer_heartbeat=heartbeat,
         kafka_enabled=True,
         kafka_listen="127.0.0.1:0",
     ) as sh:
@@ -126,3 +126,82 @@ async def test_a_consumer_reads_on_when_its_coordinator_moves_before_it_fetches_
         found = await asyncio.to_thread(read, address, group, on_assign, config)
         assert moved.is_set()
         assert sorted(found) == [b"%d" % number for number in range(RECORDS)]
+
+
+class MixedGroup:
+    """Two librdkafka consumers of one group, one of each protocol, polled by a thread of their own."""
+
+    def __init__(self, address: str, group: str) -> None:
+        common = {"bootstrap.servers": address, "group.id": group, "auto.offset.reset": "earliest"}
+        classic = {"partition.assignment.strategy": "range", "heartbeat.interval.ms": 100}
+        self.consumers = [Consumer({**common, **classic}), Consumer({**common, "group.protocol": "consumer"})]
+        self.found: set[bytes] = set()
+        self.errors: list[str] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> MixedGroup:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(PATIENCE_S)
+
+    def _run(self) -> None:
+        for consumer in self.consumers:
+            consumer.subscribe(["orders"])
+        while not self._stop.is_set():
+            for consumer in self.consumers:
+                message = consumer.poll(0.05)
+                error = None if message is None else message.error()
+                if error is not None and error.fatal():
+                    self.errors.append(str(error))
+                elif message is not None and error is None:
+                    self.found.add(message.value() or b"")
+        for consumer in self.consumers:
+            consumer.close()
+
+    async def until(self, done: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + 2 * PATIENCE_S
+        while not done():
+            shares = [consumer.assignment() for consumer in self.consumers]
+            assert time.monotonic() < deadline_s, (shares, len(self.found), self.errors)
+            await asyncio.sleep(0.1)
+
+    def shared(self) -> bool:
+        return all(len(consumer.assignment()) == 1 for consumer in self.consumers)
+
+
+@pytest.mark.timeout(300)
+async def test_a_group_of_both_protocols_reads_on_when_its_coordinator_moves(
+    tmp_path: Path, postgres_database: str
+) -> None:
+    def produce(address: str, names: list[bytes]) -> set[bytes]:
+        producer = Producer({"bootstrap.servers": address})
+        for number, name in enumerate(names):
+            producer.produce("orders", value=name, partition=number % 2)
+        assert producer.flush(PATIENCE_S) == 0
+        return set(names)
+
+    def agent(name: str) -> AbstractAsyncContextManager[StreamHouse]:
+        return fleet_agent(tmp_path, postgres_database, name, heartbeat="200ms")
+
+    async with agent("a") as a:
+        (address,) = a.kafka_addresses
+        async with agent("b"):
+            group = await a_group_of(a, "b")
+        await coordinated_by(a, group, "a")
+        await a.create_topic("orders", 2)
+        with MixedGroup(address, group) as mixed:
+            await mixed.until(mixed.shared)
+            written = await asyncio.to_thread(produce, address, [b"before %d" % number for number in range(10)])
+            await mixed.until(lambda: mixed.found == written)
+            async with agent("b"):
+                await coordinated_by(a, group, "b")
+                written |= await asyncio.to_thread(produce, address, [b"at b %d" % number for number in range(10)])
+                await mixed.until(lambda: mixed.found == written and mixed.shared())
+            await coordinated_by(a, group, "a")
+            written |= await asyncio.to_thread(produce, address, [b"at a %d" % number for number in range(10)])
+            await mixed.until(lambda: mixed.found == written and mixed.shared())
+        assert mixed.errors == []

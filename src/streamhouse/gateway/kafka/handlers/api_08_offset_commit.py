@@ -1,7 +1,7 @@
-"""OffsetCommit (8), versions 2–10: how far a group has read, by topic name, from version 10 on by topic id.
+"""OffsetCommit (8), versions 2–10: commit the offsets of a group, by topic name; from version 10 on by topic id.
 
-A commit is in the metadata store when it is answered. Retention times of versions 2–4 are taken and ignored, as in
-Kafka since 2.1: offsets live as long as their group, and a group until it has been empty for a week.
+A commit is in the metadata store when it is answered. The retention times of versions 2–4 are ignored, as in Kafka
+since 2.1: offsets are kept as long as their group, and a group until it has been empty for a week.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ async def offset_commit(call: Call, request: Message) -> Fields:
         for named, partitions in topics
         if named.topic is not None
         for partition in partitions
-        if partition.partition_index >= 0  # the store knows how many there are; this agent may not have heard yet
+        if partition.partition_index
+        >= 0  # the store checks the upper end: this agent may not know yet that the topic has grown
     ]
     outcomes = await _commit(call, request, commits)
     return {

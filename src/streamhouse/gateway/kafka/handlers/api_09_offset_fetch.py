@@ -1,9 +1,9 @@
-"""OffsetFetch (9), versions 1–10: how far groups have read; many groups from version 8 on, by topic id from 10 on.
+"""OffsetFetch (9), versions 1–10: the committed offsets of groups; many groups from version 8 on, topic ids from 10 on.
 
--1 means that the group has committed nothing there, never that it is not known here: that is 14. Every agent answers a
-fetch that names no member: offsets are read from the metadata store. One that names a KIP-848 member is its
-coordinator's: 16 elsewhere. ``require_stable`` changes nothing until there are transactions. A group that is named
-twice is answered once.
+-1 means that the group has committed nothing. If an agent cannot know that, the answer is 14. Every agent answers a
+fetch that names no member: offsets are read from the metadata store. Only the coordinator answers a fetch that names a
+member of the consumer protocol; other agents answer 16. ``require_stable`` has no effect until there are transactions.
+A group that is named twice is answered once.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ async def _named(call: Call, topic: Message) -> tuple[NamedTopic, list[int]]:
 
 
 def _keys(named: Sequence[tuple[NamedTopic, list[int]]]) -> list[PartitionKey]:
-    """Also beyond the partitions known here: a topic that has grown elsewhere may have offsets there already."""
+    """Includes partitions that this agent does not know yet: a topic that has grown may have offsets there."""
     return [
         PartitionKey(topic.topic.topic_id, index)
         for topic, indexes in named
@@ -135,7 +135,7 @@ def _no_offset(index: int) -> Fields:
 
 
 def _failed(call: Call, named: Sequence[tuple[NamedTopic, list[int]]], code: int) -> Fields:
-    """Before version 2 there is no place for it but beside each partition."""
+    """Before version 2 the error stands beside each partition."""
     if call.version >= _TOP_LEVEL_FROM:
         return {"error_code": code, "topics": []}
     return {

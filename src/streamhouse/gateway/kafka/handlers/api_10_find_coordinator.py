@@ -1,10 +1,10 @@
 """FindCoordinator (10), versions 0–6: which broker coordinates a group. Many groups at once from version 4 on.
 
-The coordinator of a group is the agent that holds its slot's lease. Unless this agent holds it, the lease is read from
-the metadata store. While no agent holds it, or this agent hands it over, the answer waits up to half a second; most
-hand-overs take less. After that the answer is 15, or this agent if the slot is still changing hands here, where the
-group's requests wait. Transactions are not there yet: 53, so that a client gives up at once. Share groups (key type 2)
-are not served: 42.
+The coordinator of a group is the agent that holds the lease of its slot. Unless this agent holds it, the lease is read
+from the metadata store. While no agent holds it, or this agent hands it over, the answer waits up to 50 ms. After that
+the answer is 15, or this agent if the slot still changes hands here: then the requests of the group wait here.
+Transactions are not supported yet: the answer is 53, so that a client gives up at once. Share groups (key type 2) are
+not supported: 42.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from streamhouse.gateway.kafka.wire.message import Message
 
 _MANY_FROM: Final = 4
 _GROUP, _TRANSACTION = 0, 1
-_NOBODY: Final[Fields] = {"node_id": -1, "host": "", "port": -1}
+_NO_NODE: Final[Fields] = {"node_id": -1, "host": "", "port": -1}
 
 
 @cold_api(10, (0, 6))
@@ -29,7 +29,7 @@ async def find_coordinator(call: Call, request: Message) -> Fields:
     if request.key_type == _GROUP:
         groups = call.broker.groups
         slots = {key: groups.slot_of(key) for key in keys}
-        nodes = await groups.places.find(set(slots.values()))
+        nodes = await groups.slots.coordinators.find(set(slots.values()))
         found = {key: nodes[slot] for key, slot in slots.items()}
     if call.version < _MANY_FROM:
         return _coordinator(call, request.key_type, found.get(request.key))
@@ -44,11 +44,11 @@ async def find_coordinator(call: Call, request: Message) -> Fields:
 def _coordinator(call: Call, key_type: int, node: Node | None) -> Fields:
     if key_type == _TRANSACTION:
         message = "transactions are not supported yet"
-        return {**_NOBODY, **refusal(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message)}
+        return {**_NO_NODE, **refusal(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message)}
     if key_type != _GROUP:
-        return {**_NOBODY, **refusal(ErrorCode.INVALID_REQUEST, f"no coordinators of type {key_type}")}
+        return {**_NO_NODE, **refusal(ErrorCode.INVALID_REQUEST, f"key type {key_type} is not supported; 0 is a group")}
     if node is None:
-        message = "no agent coordinates this group at the moment"
-        return {**_NOBODY, **refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)}
+        message = "no agent coordinates this group now; try again"
+        return {**_NO_NODE, **refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)}
     endpoint = call.broker.view.endpoint(node, call.client.listener)
     return {"node_id": node.node_id, "host": endpoint.host, "port": endpoint.port, **FINE}

@@ -1,7 +1,8 @@
-"""JoinGroup (11), versions 0–9: join a classic group, or join again. Held until the generation begins.
+"""JoinGroup (11), versions 0–9: join a group with the classic protocol, or join again.
 
-From version 4 on a new dynamic member is first told its id (79) and comes again with it; from version 9 on a static
-leader that restarted is told that there is nothing to assign.
+Answered when the generation begins; in a group that also has members of the consumer protocol, at once. From version 4
+on a new dynamic member first gets its id (79) and joins again with it. From version 9 on a static leader that has
+restarted is told that there is nothing to assign.
 """
 
 from __future__ import annotations

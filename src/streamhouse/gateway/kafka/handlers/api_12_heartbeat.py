@@ -1,4 +1,4 @@
-"""Heartbeat (12), versions 0–4: a classic member is alive. 27 tells it to join again."""
+"""Heartbeat (12), versions 0–4: a member of the classic protocol is alive. 27 tells it to join again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""LeaveGroup (13), versions 0–5: one member leaves; from version 3 on many, also by their static ids."""
+"""LeaveGroup (13), versions 0–5: a member leaves; from version 3 on many members, also by their instance ids.
+
+Operators use it to remove members of either protocol.
+"""
 
 from __future__ import annotations
 

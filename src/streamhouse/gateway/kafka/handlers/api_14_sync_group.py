@@ -1,4 +1,7 @@
-"""SyncGroup (14), versions 0–5: the leader hands out the assignment, everybody takes theirs. Held until it has."""
+"""SyncGroup (14), versions 0–5: the leader sends the assignments, and each member gets its own.
+
+Answered when the leader has sent them; in a group that also has members of the consumer protocol, at once.
+"""
 
 from __future__ import annotations
 

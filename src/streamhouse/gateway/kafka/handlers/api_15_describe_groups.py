@@ -1,7 +1,7 @@
 """DescribeGroups (15), versions 0–6: state, members and assignments of classic groups.
 
-A group that is not there, or is of the newer protocol: 69 from version 6 on, before it a group in state "Dead".
-A group that is named twice is described once: its members' metadata may be megabytes.
+For a group that does not exist, or is a consumer group, the answer is 69 from version 6 on, and before it a group in
+state "Dead". A group that is named twice is described once: the metadata of its members may take megabytes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ListGroups (16), versions 0–5: the groups this broker coordinates, by state (from 4 on) and by type (from 5 on)."""
+"""ListGroups (16), versions 0–5: groups that this broker coordinates, by state (from 4 on) and by type (from 5 on)."""
 
 from __future__ import annotations
 

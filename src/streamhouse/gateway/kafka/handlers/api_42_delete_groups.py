@@ -1,4 +1,4 @@
-"""DeleteGroups (42), versions 0–2: groups without members, with their offsets. 68 with members, 69 if not there."""
+"""DeleteGroups (42), versions 0–2: delete empty groups and their offsets. 68: it has members. 69: no such group."""
 
 from __future__ import annotations
 

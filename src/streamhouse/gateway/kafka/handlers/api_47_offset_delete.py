@@ -1,4 +1,4 @@
-"""OffsetDelete (47), version 0: forget how far a group has read. 86 for topics that its members still read."""
+"""OffsetDelete (47), version 0: delete committed offsets of a group. 86: a member still reads the topic."""
 
 from __future__ import annotations
 

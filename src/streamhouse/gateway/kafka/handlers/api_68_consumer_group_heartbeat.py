@@ -1,7 +1,8 @@
-"""ConsumerGroupHeartbeat (68), versions 0–1: all that a KIP-848 member says, and all that it is told.
+"""ConsumerGroupHeartbeat (68), versions 0–1: the only request of a member of the consumer protocol (KIP-848).
 
-Assignment null: as before. Regular expressions (version 1) are RE2's and match whole names. A group with members of the
-classic protocol is not taken over while they are there: 23 (Kafka converts it).
+Assignment null: unchanged. Regular expressions (version 1) are those of RE2 and match whole names. A classic group with
+members becomes a consumer group when such a member joins; if it cannot, the answer is 69. A member that the group does
+not have gets 25 and joins again, also when the group has become a classic group; Kafka answers 69 then.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""ConsumerGroupDescribe (69), versions 0–1: KIP-848 groups. A classic one is 69, and the client then asks for that.
+"""ConsumerGroupDescribe (69), versions 0–1: consumer groups (KIP-848). For a classic group the answer is 69, and the
+client then sends DescribeGroups.
 
-A group that is named twice is described once.
+Version 1 tells the protocol of each member: 0 classic, 1 consumer. A group that is named twice is described once.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from streamhouse.gateway.kafka.handlers.operations import GROUP_OPERATIONS
 from streamhouse.gateway.kafka.handlers.refusals import FINE, refused
 from streamhouse.gateway.kafka.wire.message import Message
 
+_CLASSIC_MEMBER: Final = 0
 _CONSUMER_MEMBER: Final = 1
 
 
@@ -67,12 +69,12 @@ def _member(call: Call, member: ConsumerMemberView) -> dict[str, Any]:
         "subscribed_topic_regex": member.topic_pattern,
         "assignment": _assignment(call, member.assigned),
         "target_assignment": _assignment(call, member.target),
-        "member_type": _CONSUMER_MEMBER,
+        "member_type": _CLASSIC_MEMBER if member.is_classic else _CONSUMER_MEMBER,
     }
 
 
 def _assignment(call: Call, keys: Iterable[PartitionKey]) -> dict[str, Any]:
-    """Without topics that are gone: their names are not known any more."""
+    """Leaves out deleted topics, because their names are not known any more."""
     named = []
     for fields in topic_partitions(keys):
         topic = call.broker.view.topic_by_id(fields["topic_id"])

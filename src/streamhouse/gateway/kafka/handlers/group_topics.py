@@ -20,7 +20,7 @@ class NamedTopic:
 
     @property
     def fields(self) -> Fields:
-        """As the client named it."""
+        """The topic as the client named it."""
         return {"topic_id": self.topic_id} if self.by_id else {"name": self.name}
 
     @property

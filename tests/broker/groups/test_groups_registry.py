@@ -1,4 +1,4 @@
-"""The shell on a real store: slots that come and go in the middle of things."""
+"""Groups on a real store, whose slots are gained and lost in the middle of requests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from group_stage import GROUP, SLOT, Stage, code
 
 from streamhouse.broker.groups.contract import MemberRef
-from streamhouse.core.errors import MetadataUnavailable, NotCoordinator
+from streamhouse.core.errors import NotCoordinator
 from streamhouse.metadata.contract import Group, OffsetCommit, SlotFence, slot_of
 
 
@@ -31,7 +31,7 @@ async def test_while_a_slot_is_read_clients_are_told_to_wait(stage: Stage) -> No
         return await list_groups(SLOT)
 
     stage.first.store.list_groups = slowly  # type: ignore[method-assign, assignment]
-    gaining = asyncio.create_task(stage.first.groups.gained(lease, guard=stage.first.guard))
+    gaining = asyncio.create_task(stage.first.groups.slots.gained(lease, guard=stage.first.guard))
     await asked.wait()
     assert await code(stage.first.join()) == 14
     assert await code(stage.first.groups.offsets.fetch(GROUP, keys=None)) == 14
@@ -103,7 +103,7 @@ async def test_r20_no_answer_once_the_lease_may_have_run_out(stage: Stage) -> No
     late = stage.first.commit(5, key, member_id=joined.member_id, generation=joined.generation)
     assert await code(late) == 16
     assert await code(stage.first.groups.inspection.describe_classic(GROUP)) == 16
-    stage.first.groups.lost(SLOT)
+    stage.first.groups.slots.lost(SLOT)
     assert await code(waiting) == 16
 
 
@@ -126,7 +126,7 @@ async def test_handing_a_slot_over_sends_those_who_wait_on_and_saves_the_rest(st
     joined = await stage.first.stable_member()
     waiting = asyncio.create_task(stage.first.join())
     await asyncio.sleep(0)
-    await stage.first.groups.losing(SLOT)
+    await stage.first.groups.slots.losing(SLOT)
     with pytest.raises(NotCoordinator):
         await waiting
     assert await stage.first.heartbeat(joined.member_id, joined.generation) == 16
@@ -139,34 +139,10 @@ async def test_a_lost_slot_ends_every_wait(stage: Stage) -> None:
     leader = await stage.first.stable_member()
     waiting = [asyncio.create_task(stage.first.join()) for _ in range(3)]
     await asyncio.sleep(0)
-    stage.first.groups.lost(SLOT)
+    stage.first.groups.slots.lost(SLOT)
     assert [await code(task) for task in waiting] == [16, 16, 16]
     assert stage.first.groups.registry.group_count == 0
     assert await stage.first.heartbeat(leader.member_id, leader.generation) == 16
-
-
-async def test_a_store_that_is_away_makes_members_ask_again_and_loses_nothing(stage: Stage) -> None:
-    await stage.first.lead()
-    save_group = stage.first.store.save_group
-    failures = 0
-
-    async def fail_twice(*args: object, **kwargs: object) -> Group:
-        nonlocal failures
-        failures += 1
-        if failures <= 2:
-            raise MetadataUnavailable("away")
-        return await save_group(*args, **kwargs)  # type: ignore[arg-type]
-
-    stage.first.store.save_group = fail_twice  # type: ignore[method-assign]
-    assert await code(stage.first.join()) == 15
-    (member,) = stage.first.groups.registry.find(GROUP).machine.roster  # type: ignore[union-attr]
-    cell = stage.first.groups.registry.find(GROUP)
-    assert cell is not None
-    assert cell.saving is not None  # it goes on trying
-    await cell.saving
-    assert await code(stage.first.join(member.member_id)) == 0
-    (row,) = await stage.first.store.list_groups(SLOT)
-    assert (row.generation, row.member_count) == (1, 1)
 
 
 async def test_a_group_that_cannot_be_read_keeps_its_generation_and_offsets(stage: Stage) -> None:
@@ -214,6 +190,6 @@ def _ref(member_id: str) -> MemberRef:
 
 
 async def _saved(stage: Stage) -> None:
-    cell = stage.first.groups.registry.find(GROUP)
-    while cell is not None and cell.saving is not None:
-        await asyncio.wait({cell.saving})
+    group = stage.first.groups.registry.find(GROUP)
+    while group is not None and group.saving is not None:
+        await asyncio.wait({group.saving})

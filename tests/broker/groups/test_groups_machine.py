@@ -12,12 +12,12 @@ from consumer_driver import Consumers, RealMember, settle
 from group_driver import SESSION_MS, Driver
 from group_stage import GROUP, SLOT, Stage
 
-from streamhouse.broker.groups import classic_state, registry
+from streamhouse.broker.groups import registry
 from streamhouse.broker.groups.consumer import ConsumerGroup
 from streamhouse.broker.groups.contract import Effects, GroupState, Save
+from streamhouse.broker.groups.machine import STEP_MS, Silence
 from streamhouse.broker.groups.options import GroupOptions
 from streamhouse.broker.groups.payload import decode, encode
-from streamhouse.broker.groups.silence import STEP_MS, Silence
 from streamhouse.broker.groups.snapshot import ClassicSnapshot, ConsumerSnapshot
 from streamhouse.metadata.contract import slot_of
 
@@ -58,14 +58,14 @@ class ClassicRow(Driver):
     def take(self, effects: Effects) -> None:
         super().take(effects)
         if any(isinstance(effect, Save) for effect in effects):
-            self.stored = encode(classic_state.snapshot(self.group))
+            self.stored = encode(self.group.snapshot())
 
     def taken_over(self) -> ClassicRow:
         saved = decode(self.stored)
         assert isinstance(saved, ClassicSnapshot)
         successor = ClassicRow(now_ms=self.now_ms + WITHOUT_COORDINATOR_MS, stored=self.stored)
         successor.group.generation = self.group.generation
-        successor.take(classic_state.restore(successor.group, saved, successor.now_ms))
+        successor.take(successor.group.restore(saved, successor.now_ms))
         return successor
 
 
@@ -227,15 +227,15 @@ async def test_a_dead_member_does_not_outlive_repeated_take_overs_on_a_real_stor
     take_overs = 0
     for take_overs in range(1, 30):  # noqa: B007 -- how many it took is told below
         agent, after = agents
-        agent.groups.lost(lease.key)  # type: ignore[arg-type]
+        agent.groups.slots.lost(lease.key)  # type: ignore[arg-type]
         await agent.release(lease)
         lease = await after.lead()
         stage.pass_time(STEP_MS)
-        cell = after.groups.registry.find(GROUP)
-        assert cell is not None
-        while cell.saving is not None:
-            await cell.saving
-        if not len(cell.machine.roster):
+        loaded_group = after.groups.registry.find(GROUP)
+        assert loaded_group is not None
+        while loaded_group.saving is not None:
+            await loaded_group.saving
+        if not len(loaded_group.machine.roster):
             break
         agents.reverse()
     assert take_overs <= session_ms // STEP_MS + 1
@@ -253,12 +253,12 @@ async def test_a_take_over_of_many_groups_does_not_flood_the_store(
     written = []
     for _ in range(4):
         stage.pass_time(STEP_MS if not written else 1_000)
-        cells = [stage.second.groups.registry.find(group) for group in groups]
-        for cell in cells:
-            assert cell is not None
-            while cell.saving is not None:
-                await cell.saving
-        written.append(sum(bool(cell and cell.machine.silence.marks()) for cell in cells))
+        loaded = [stage.second.groups.registry.find(group) for group in groups]
+        for loaded_group in loaded:
+            assert loaded_group is not None
+            while loaded_group.saving is not None:
+                await loaded_group.saving
+        written.append(sum(bool(loaded_group and loaded_group.machine.silence.marks()) for loaded_group in loaded))
     assert written == [2, 4, 5, 5]
 
 
