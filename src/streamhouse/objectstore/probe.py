@@ -26,7 +26,7 @@ from streamhouse.objectstore.contract import ObjectStore
 from streamhouse.objectstore.keys import ProbeKey
 
 WAIT_S: Final = 30.0  # a server that restarts is back by then
-TELL_WAITING_S: Final = 1.0  # with the start of the process: a person at a terminal reads it within 2 s
+TELL_WAITING_S: Final = 0.5  # with the start of the process: a person at a terminal reads it within 2 s
 _BACKOFF: Final = Backoff(first_ms=50, longest_ms=1_000)
 
 _log = logging.getLogger(__name__)

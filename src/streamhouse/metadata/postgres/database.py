@@ -38,7 +38,7 @@ CONNECT_TIMEOUT_S: Final = 5.0
 MIGRATION_TIMEOUT_S: Final = 600.0  # another process may be migrating a large store; wait for it
 CLOSE_TIMEOUT_S: Final = 5.0
 OPEN_DEADLINE_S: Final = 9.0  # with the last try's own limit: a person at a terminal waits 15 s at most
-TELL_WAITING_S: Final = 1.0  # with the start of the process: a person at a terminal reads it within 2 s
+TELL_WAITING_S: Final = 0.5  # with the start of the process: a person at a terminal reads it within 2 s
 STATEMENT_CACHE_SIZE: Final = 200  # more than there are statements, so each is prepared once per connection
 _BACKOFF: Final = Backoff(first_ms=10, longest_ms=1_000)
 

@@ -73,7 +73,7 @@ def lost_connection(error: BaseException) -> bool:
 
 def unavailable(error: BaseException, where: str) -> MetadataUnavailable:
     return MetadataUnavailable(
-        f"the PostgreSQL server at {where} could not be used before the deadline: {_describe(error)}"
+        f"the PostgreSQL server at {where} could not be used before the deadline: {in_short(error)}"
     )
 
 
@@ -113,7 +113,3 @@ def _translate_sqlstate(error: asyncpg.PostgresError, sqlstate: str, where: str)
     if sqlstate.startswith("22"):
         return InvalidRequest(f"PostgreSQL cannot take a value of this call: {message}")
     return MetadataError(f"PostgreSQL at {where} refused a statement: {message} (SQLSTATE {sqlstate})")
-
-
-def _describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
