@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from streamhouse.cli.main import app
 from streamhouse.core.clock import SystemClock
-from streamhouse.spark.jvm_cache import cache_options
+from streamhouse.spark.java import cache_options
 from streamhouse.spark.packing import directory_of, forget_unused, pack
 
 NEEDED = ("spark.source", "spark.fetching", "metadata.postgres.store", "wire._columns")

@@ -22,7 +22,7 @@ def consent(what: Sequence[str], *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise InvalidSetting("nothing was changed: nobody is there to be asked", hint="say --yes")
+        raise InvalidSetting("stdin is not a terminal; pass --yes", hint="nothing was changed")
     sys.stderr.write("go on? [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):

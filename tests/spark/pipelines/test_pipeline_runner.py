@@ -26,7 +26,7 @@ def test_the_commands_say_what_is_there(shop: Shop) -> None:
     missing = shop.command("pipeline", "start", "per-minut")
     assert (missing.returncode, "did you mean per-minute?" in missing.stderr) == (3, True)
     unasked = shop.command("pipeline", "start", "per-minute", "--reset")
-    assert (unasked.returncode, "say --yes" in unasked.stderr) == (2, True)
+    assert (unasked.returncode, "stdin is not a terminal; pass --yes" in unasked.stderr) == (2, True)
     assert "stays: every row in PostgreSQL table per_minute" in unasked.stderr
     assert "no runner is there" in shop.command("pipeline", "start", "per-minute", "--reset", "--yes").stderr
     described = json.loads(shop.command("pipeline", "describe", "per-minute", "-o", "json").stdout)
