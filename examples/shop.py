@@ -24,8 +24,8 @@ from typing import Any
 
 from streamhouse import StreamHouse
 from streamhouse.spark import read_topic
-from streamhouse.spark.pipelines.applications import Application
-from streamhouse.spark.pipelines.place import Place
+from streamhouse.spark.definitions.application import Application
+from streamhouse.spark.definitions.service import Place
 from streamhouse.spark.pipelines.service import Pipelines, run
 from streamhouse.spark.pipelines.yaml_file import read_pipelines
 

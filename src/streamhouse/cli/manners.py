@@ -12,13 +12,27 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 from streamhouse.cli.exit_codes import ExitCode, exit_code_for
 from streamhouse.core.errors import StreamHouseError
+
+_EXTRAS: Final = {
+    "pyspark": "spark",
+    "pyarrow": "spark",
+    "pandas": "spark",
+    "psycopg": "spark",
+    "yaml": "spark",
+    "deltalake": "tables",
+    "pyiceberg": "tables",
+    "sqlalchemy": "tables",
+    "fastavro": "tables",
+    "asyncpg": "postgres",
+}
+"""The extra that brings a package which is not installed everywhere."""
 
 _verbose = False
 
@@ -91,12 +105,21 @@ def run(app: typer.Typer) -> NoReturn:
     except StreamHouseError as error:
         _explain(f"error: {error}")
         sys.exit(exit_code_for(type(error)))
+    except ModuleNotFoundError as error:
+        if (extra := _EXTRAS.get((error.name or "").partition(".")[0])) is None:
+            _explain_bug(error)
+        _explain(f"error: this needs the package {error.name} (pip install 'streamhouse[{extra}]')")
+        sys.exit(ExitCode.USAGE)
     except Exception as error:
-        _explain(f"error: unexpected {type(error).__name__}: {error}")
-        if not _verbose:
-            note("this is a bug; run again with --verbose, in front of the command, for the traceback")
-        sys.exit(ExitCode.FAILURE)
+        _explain_bug(error)
     sys.exit(ExitCode.OK)
+
+
+def _explain_bug(error: Exception) -> NoReturn:
+    _explain(f"error: unexpected {type(error).__name__}: {error}")
+    if not _verbose:
+        note("this is a bug; run again with --verbose, in front of the command, for the traceback")
+    sys.exit(ExitCode.FAILURE)
 
 
 def _explain(line: str) -> None:

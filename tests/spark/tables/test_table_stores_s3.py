@@ -13,8 +13,7 @@ from streamhouse.core.errors import BatchRegressed
 from streamhouse.objectstore.opening import StoreOptions
 from streamhouse.spark.address import StoreAddress
 from streamhouse.spark.tables.columns import OWN_COLUMNS
-from streamhouse.spark.tables.files import PartitionBy
-from streamhouse.spark.tables.spec import StorageSpec, TableFormat
+from streamhouse.spark.tables.spec import PartitionBy, StorageSpec, TableFormat
 from streamhouse.testing.services import S3Service
 
 

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException
 from pyspark.sql.types import StructType
 
 from streamhouse.core.errors import InvalidSetting
+from streamhouse.spark.definitions.attempt import spark_says
+from streamhouse.spark.definitions.progress import SourcePosition
 from streamhouse.spark.offsets import EARLIEST, TopicPartition, offsets_document
-from streamhouse.spark.pipelines.progress import SourcePosition
 from streamhouse.spark.pipelines.spec import BadRecords, Format, PipelineSpec, SourceSpec
 from streamhouse.spark.shim import FORMAT
 
@@ -37,9 +38,6 @@ _STATEFUL: Final = re.compile(
     r"^[\s:+|\-*]*~?(Aggregate|Deduplicate\w*|Distinct|Join|GlobalLimit|LocalLimit|Window|\w*WithState\w*|\w*StateInPandas\w*)\b",
     re.MULTILINE,
 )
-_SPARK_CODE: Final = re.compile(r"^\s*\[[A-Z0-9_.]+\]\s*|\s*SQLSTATE: \w+")
-
-_ENDS: Final = ("\n\n", ";\n", "\n\tat ", "=== Streaming Query ===", "\nTraceback ")
 
 Load = Callable[[SourceSpec], "DataFrame"]
 
@@ -103,17 +101,6 @@ def is_stateful(frame: DataFrame) -> bool:
     so that it is rather too often than too seldom.
     """
     return _STATEFUL.search(_plan(frame)) is not None
-
-
-def spark_says(error: BaseException) -> str:
-    """Spark's message without its codes, plan and frames: what a person needs of it."""
-    text = str(error)
-    if isinstance(error, PySparkException):
-        text = error.getMessage() or text
-    first = text.strip()
-    for mark in _ENDS:
-        first = first.split(mark)[0]
-    return " ".join(_SPARK_CODE.sub(" ", first).split())[:1_000]
 
 
 def _view(frame: DataFrame, source: SourceSpec) -> None:

@@ -164,6 +164,10 @@ class PipelineSpec:
     isolated: bool = False
     """In a Spark application of its own."""
 
+    @property
+    def ends(self) -> bool:
+        return self.available_now
+
     def to_document(self) -> dict[str, Any]:
         document: dict[str, Any] = {
             "name": self.name,

@@ -20,12 +20,11 @@ from uuid import UUID
 
 from streamhouse.core.errors import ConfigError, InvalidSetting, TargetError, TargetUnavailable
 from streamhouse.core.urls import mask_url
+from streamhouse.spark.definitions.progress import Batch, Progress, Verdict, decide, read_progress
+from streamhouse.spark.definitions.targets import BatchPlan, LastFailure, batch_by_batch, by_value, compute_only
 from streamhouse.spark.pipelines import postgres_sql as sql
-from streamhouse.spark.pipelines.by_value import by_value
 from streamhouse.spark.pipelines.postgres_copy import RESULT, CopyPlan
-from streamhouse.spark.pipelines.progress import Batch, Progress, Verdict, decide, read_progress
 from streamhouse.spark.pipelines.spec import PostgresTarget
-from streamhouse.spark.pipelines.writing import BatchPlan, LastFailure, batch_by_batch, compute_only
 
 if TYPE_CHECKING:
     import psycopg
@@ -110,7 +109,7 @@ class PostgresWriter:
 
 
 class PostgresPipelineTarget:
-    """A ``Target`` (spark/targets.py). ``run_id`` tells this start of the query from every other."""
+    """A ``Target`` (definitions/targets.py). ``run_id`` tells this start of the query from every other."""
 
     def __init__(
         self,
@@ -165,7 +164,9 @@ class PostgresPipelineTarget:
             stage=self._stage,
             run_id=self._run_id,
         )
-        plan = BatchPlan(pipeline=self._pipeline, generation=generation, checkpoint=checkpoint, writer=writer)
+        plan = BatchPlan(
+            owner=f"pipeline {self._pipeline}", generation=generation, checkpoint=checkpoint, writer=writer
+        )
         return batch_by_batch(frame, plan, self.failure)
 
     def progress(self) -> Progress | None:

@@ -24,10 +24,10 @@ from streamhouse.core.errors import BatchRegressed, CorruptDocument, DefinitionC
 from streamhouse.metadata.contract import MetadataStore, WantedState
 from streamhouse.spark.address import StoreAddress, resolve_address
 from streamhouse.spark.connection import connect
+from streamhouse.spark.definitions.progress import Batch, Progress, Verdict, decide, read_progress
+from streamhouse.spark.definitions.targets import BatchPlan, LastFailure, batch_by_batch, compute_only
 from streamhouse.spark.pipelines.catalog import PROGRESS_KIND
-from streamhouse.spark.pipelines.progress import Batch, Progress, Verdict, decide, read_progress
 from streamhouse.spark.pipelines.spec import TopicTarget
-from streamhouse.spark.pipelines.writing import BatchPlan, LastFailure, batch_by_batch, compute_only
 from streamhouse.spark.shim import FORMAT
 from streamhouse.spark.sink_schema import check_schema
 
@@ -171,7 +171,7 @@ async def open_ledger(address: StoreAddress, definition_id: UUID, topic: str) ->
 
 
 class TopicPipelineTarget:
-    """A ``Target`` (spark/targets.py)."""
+    """A ``Target`` (definitions/targets.py)."""
 
     def __init__(
         self, target: TopicTarget, address_options: Mapping[str, str], *, pipeline: str, definition_id: UUID
@@ -207,7 +207,9 @@ class TopicPipelineTarget:
             target=self._target,
             definition_id=self._definition_id,
         )
-        plan = BatchPlan(pipeline=self._pipeline, generation=generation, checkpoint=checkpoint, writer=writer)
+        plan = BatchPlan(
+            owner=f"pipeline {self._pipeline}", generation=generation, checkpoint=checkpoint, writer=writer
+        )
         return batch_by_batch(frame, plan, self.failure)
 
     def progress(self) -> Progress | None:

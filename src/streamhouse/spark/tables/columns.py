@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from streamhouse.core.errors import InvalidSetting
 from streamhouse.core.suggest import did_you_mean
+from streamhouse.spark.tables.spec import TIMESTAMP
 
 MAX_COLUMNS: Final = 1_000
 """Parquet readers hold a page of every column; data with free keys would otherwise grow without end."""
@@ -25,7 +26,6 @@ _MAX_DEPTH: Final = 20
 KEY: Final = "_key"
 PARTITION: Final = "_partition"
 OFFSET: Final = "_offset"
-TIMESTAMP: Final = "_timestamp"
 TIME_TYPE: Final = pa.timestamp("us", tz="UTC")
 OWN_COLUMNS: Final = pa.schema(
     [(PARTITION, pa.int32()), (OFFSET, pa.int64()), (TIMESTAMP, TIME_TYPE), (KEY, pa.binary())]

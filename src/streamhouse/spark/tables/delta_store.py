@@ -22,7 +22,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from streamhouse.core.clock import SystemClock
 from streamhouse.core.errors import CorruptDocument, InvalidSetting, NotFound
-from streamhouse.spark.pipelines.progress import Batch, Progress, Verdict, decide, read_progress
+from streamhouse.spark.definitions.progress import Batch, Progress, Verdict, decide, read_progress
 from streamhouse.spark.tables.columns import check_types, merged_schema, plain_schema
 from streamhouse.spark.tables.files import WrittenFile, bucket_column
 from streamhouse.spark.tables.leftovers import DATA, check_not_vacuumed

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 import pyarrow as pa
@@ -20,18 +19,11 @@ import pyarrow.parquet as pq
 from streamhouse.core.errors import InvalidRecord
 from streamhouse.core.limits import MIB
 from streamhouse.spark.tables.leftovers import UNFINISHED
+from streamhouse.spark.tables.spec import PartitionBy
 
 GATHERED_BYTES: Final = 64 * MIB
 """Of a task, in Arrow's form: what it holds in memory, and the upper bound of a file."""
 _CODEC: Final = "zstd"
-
-
-class PartitionBy(StrEnum):
-    NONE = "none"
-    DAY = "day"
-    HOUR = "hour"
-
-
 _FORMS: Final = {PartitionBy.DAY: "%Y-%m-%d", PartitionBy.HOUR: "%Y-%m-%d-%H"}
 
 

@@ -27,12 +27,13 @@ from pyiceberg.types import NestedField
 from streamhouse.core.clock import SystemClock
 from streamhouse.core.errors import InvalidSetting, NotFound
 from streamhouse.core.randomness import SystemRandomness
-from streamhouse.spark.pipelines.progress import Batch, Progress, Verdict, decide, read_progress
+from streamhouse.spark.definitions.progress import Batch, Progress, Verdict, decide, read_progress
 from streamhouse.spark.tables.columns import check_types, merged_schema, plain_schema
-from streamhouse.spark.tables.files import PartitionBy, WrittenFile, read_parquet, with_columns, write_parquet
+from streamhouse.spark.tables.files import WrittenFile, read_parquet, with_columns, write_parquet
 from streamhouse.spark.tables.iceberg_files import forgettable_snapshots, is_leftover_kind, referred_urls
 from streamhouse.spark.tables.leftovers import check_not_vacuumed, files_gone, new_name
 from streamhouse.spark.tables.location import Location
+from streamhouse.spark.tables.spec import PartitionBy
 from streamhouse.spark.tables.store import (
     Compacted,
     LostRace,

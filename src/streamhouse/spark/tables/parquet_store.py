@@ -29,18 +29,12 @@ from streamhouse.core.clock import SystemClock
 from streamhouse.core.errors import CorruptDocument, NotFound, ObjectExists, TableBusy
 from streamhouse.core.randomness import SystemRandomness
 from streamhouse.spark.connection import Connection
-from streamhouse.spark.pipelines.progress import Batch, Progress, Verdict, decide, read_progress
+from streamhouse.spark.definitions.progress import Batch, Progress, Verdict, decide, read_progress
 from streamhouse.spark.tables.columns import check_types, ddl_of, merged_schema, parse_schema
-from streamhouse.spark.tables.files import (
-    PartitionBy,
-    WrittenFile,
-    bucket_directory,
-    read_parquet,
-    with_columns,
-    write_parquet,
-)
+from streamhouse.spark.tables.files import WrittenFile, bucket_directory, read_parquet, with_columns, write_parquet
 from streamhouse.spark.tables.leftovers import DATA, UNFINISHED, check_not_vacuumed, files_gone, new_name
 from streamhouse.spark.tables.location import Location
+from streamhouse.spark.tables.spec import PartitionBy
 from streamhouse.spark.tables.store import (
     Compacted,
     LostRace,

@@ -18,11 +18,12 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from streamhouse.core.errors import InvalidSetting, TableBusy
-from streamhouse.spark.pipelines.progress import Batch, Progress
+from streamhouse.spark.definitions.progress import Batch, Progress
 from streamhouse.spark.tables.columns import new_columns
-from streamhouse.spark.tables.files import PartitionBy, WrittenFile, read_parquet, with_columns, write_parquet
+from streamhouse.spark.tables.files import WrittenFile, read_parquet, with_columns, write_parquet
 from streamhouse.spark.tables.leftovers import FoundFile, Vacuumed, check_all_there, unreferred
 from streamhouse.spark.tables.location import Location
+from streamhouse.spark.tables.spec import PartitionBy
 
 T = TypeVar("T")
 

@@ -17,13 +17,11 @@ import pyarrow as pa
 from streamhouse.core.errors import InvalidSetting
 from streamhouse.spark import sink
 from streamhouse.spark.address import StoreAddress, resolve_address
-from streamhouse.spark.pipelines.by_value import by_value
-from streamhouse.spark.pipelines.progress import Batch, Progress, Verdict, decide
-from streamhouse.spark.pipelines.writing import BatchPlan, LastFailure, batch_by_batch, compute_only
+from streamhouse.spark.definitions.progress import Batch, Progress, Verdict, decide
+from streamhouse.spark.definitions.targets import BatchPlan, LastFailure, batch_by_batch, by_value, compute_only
 from streamhouse.spark.tables.columns import check_types, ddl_of, name_fault, plain_schema
-from streamhouse.spark.tables.files import PartitionBy
 from streamhouse.spark.tables.opening import open_table
-from streamhouse.spark.tables.spec import StorageSpec, TableFormat, ValueSpec
+from streamhouse.spark.tables.spec import PartitionBy, StorageSpec, TableFormat, ValueSpec
 from streamhouse.spark.tables.store import TableStore
 from streamhouse.spark.tables.tasks import RESULT, TaskPlan, TaskWrote
 
@@ -46,7 +44,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableWriter:
-    """A ``Writer`` (pipelines/writing.py)."""
+    """A ``Writer`` (definitions/targets.py)."""
 
     address: StoreAddress = field(repr=False)
     address_options: Mapping[str, str] = field(repr=False)
@@ -94,7 +92,7 @@ class TableWriter:
 
 
 class TableTarget:
-    """A ``Target`` (spark/targets.py), for append mode."""
+    """A ``Target`` (definitions/targets.py), for append mode."""
 
     def __init__(
         self,
@@ -138,7 +136,7 @@ class TableTarget:
         writer = TableWriter(
             address=self._address, address_options=self._options, storage=self._storage, records=self._records
         )
-        plan = BatchPlan(pipeline=self._owner, generation=generation, checkpoint=checkpoint, writer=writer)
+        plan = BatchPlan(owner=self._owner, generation=generation, checkpoint=checkpoint, writer=writer)
         return batch_by_batch(frame, plan, self.failure)
 
     def progress(self) -> Progress | None:

@@ -20,10 +20,10 @@ from streamhouse.core.errors import InvalidRecord
 from streamhouse.core.randomness import SystemRandomness
 from streamhouse.spark import sink
 from streamhouse.spark.tables.columns import OWN_COLUMNS, TIME_TYPE, parse_schema
-from streamhouse.spark.tables.files import PartitionBy, TaskFiles, WrittenFile, bucket_directory
+from streamhouse.spark.tables.files import TaskFiles, WrittenFile, bucket_directory
 from streamhouse.spark.tables.leftovers import new_name
 from streamhouse.spark.tables.location import Location
-from streamhouse.spark.tables.spec import ValueFormat, ValueSpec
+from streamhouse.spark.tables.spec import PartitionBy, ValueFormat, ValueSpec
 from streamhouse.spark.tables.values import Avro, Decoder, GivenJson, InferredJson
 
 RESULT: Final = "message BINARY"

@@ -8,14 +8,27 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, Protocol
 
 import pyarrow as pa
 
+from streamhouse.core.errors import InvalidSetting
+from streamhouse.core.limits import MAX_DEFINITION_BYTES
+from streamhouse.core.suggest import did_you_mean
 from streamhouse.spark.tables.coercion import Coerce, coercion_to, json_text
-from streamhouse.spark.tables.columns import MAX_COLUMNS, is_own, name_fault, wider
+from streamhouse.spark.tables.columns import (
+    MAX_COLUMNS,
+    OWN_COLUMNS,
+    check_columns,
+    is_own,
+    merged_schema,
+    name_fault,
+    parse_ddl,
+    wider,
+)
+from streamhouse.spark.tables.spec import TableSpec, ValueFormat, ValueSpec
 
 _INT64: Final = range(-(2**63), 2**63)
 _CONFLUENT_HEADER_BYTES: Final = 5
@@ -29,6 +42,44 @@ class Decoded:
     columns: Mapping[str, pa.Array]
     bad: list[tuple[int, str]]
     """Which did not, and why."""
+
+
+def value_columns(values: ValueSpec) -> pa.Schema:
+    """The columns that are known before any record is read, without our own. Raises InvalidSetting."""
+    if values.format is ValueFormat.AVRO:
+        try:
+            columns = avro_columns(json.loads(values.schema))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidSetting(f"the Avro schema cannot be used: {error}") from error
+        check_columns(columns.names)
+        return columns
+    return parse_ddl(values.schema) if values.schema else pa.schema([])
+
+
+def row_schema(spec: TableSpec) -> pa.Schema:
+    """Our own columns and those of the values. Raises InvalidSetting."""
+    return merged_schema(OWN_COLUMNS, value_columns(spec.values))
+
+
+def parse_values(text: str, read_file: Callable[[str], str]) -> ValueSpec:
+    """``json``, ``ddl:id BIGINT, …``, ``avro:orders.avsc`` or ``avro-confluent:orders.avsc``. Raises InvalidSetting."""
+    kind, _, rest = text.strip().partition(":")
+    kind = kind.strip().lower()
+    if kind == "json" and not rest:
+        return ValueSpec(format=ValueFormat.JSON)
+    if kind == "ddl" and rest.strip():
+        values = ValueSpec(format=ValueFormat.JSON, schema=rest.strip())
+    elif kind in ("avro", "avro-confluent") and rest.strip():
+        schema = read_file(rest.strip())
+        if len(schema) > MAX_DEFINITION_BYTES // 2:
+            raise InvalidSetting(f"the Avro schema has {len(schema)} characters, more than {MAX_DEFINITION_BYTES // 2}")
+        values = ValueSpec(format=ValueFormat.AVRO, schema=schema, confluent=kind == "avro-confluent")
+    else:
+        forms = ("json", "ddl:id BIGINT, name STRING", "avro:FILE", "avro-confluent:FILE")
+        hint = did_you_mean(kind, ("json", "ddl", "avro", "avro-confluent"), otherwise=f"write {', or '.join(forms)}")
+        raise InvalidSetting(f"there is no schema {text[:80]!r}", hint=hint)
+    value_columns(values)
+    return values
 
 
 class Decoder(Protocol):

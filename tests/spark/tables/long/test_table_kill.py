@@ -12,8 +12,8 @@ from table_ground import FORMATS
 from table_spark_ground import SparkGround
 
 from streamhouse.spark.tables import target as target_module
-from streamhouse.spark.tables.queries import target_of
 from streamhouse.spark.tables.spec import TableFormat
+from streamhouse.spark.tables.start import target_of
 from streamhouse.testing.plugin import RunningStreamHouse
 
 
