@@ -23,9 +23,9 @@ from streamhouse.log.offload import InlineOffload
 from streamhouse.log.reader.objects import ObjectReader
 from streamhouse.log.reader.options import ReaderOptions, ReaderStats
 from streamhouse.metadata.contract import SEGMENT_V1, Entry
-from streamhouse.spark.arrow_rows import arrow_schema, decoded_columns, shape
 from streamhouse.spark.connection import Connection
 from streamhouse.spark.plan import ReadRange, check_covered, clip
+from streamhouse.spark.rows import arrow_schema, decoded_columns, shape
 from streamhouse.spark.snapshot import DataLoss, scan_pages, scan_ranges
 from streamhouse.wire.columns import Run, iter_columns
 

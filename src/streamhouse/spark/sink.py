@@ -1,4 +1,4 @@
-"""What the sink does, as plain functions: the writers of sink_shim.py call them wherever Spark has sent them.
+"""What the sink does, as plain functions: the writers of shim.py call them wherever Spark has sent them.
 
     driver      …_payload()   options, schema, stores and topic are checked: one clear line before any task starts
     executors   write(rows)   rows → shared blobs; the message says where they lie, and for which batch
@@ -27,12 +27,10 @@ from pyspark.sql.types import StructType
 from streamhouse.core.errors import InvalidRequest, InvalidSetting
 from streamhouse.metadata.contract import Topic
 from streamhouse.spark.address import StoreAddress, resolve_address
-from streamhouse.spark.connection import connect
-from streamhouse.spark.one_line import one_line
+from streamhouse.spark.connection import connect, one_line
 from streamhouse.spark.sink_blobs import BlobSink, StampClock
 from streamhouse.spark.sink_commit import BatchId, SinkCommit
-from streamhouse.spark.sink_options import WriteOptions, parse_write_options
-from streamhouse.spark.sink_schema import check_schema
+from streamhouse.spark.sink_options import WriteOptions, check_schema, parse_write_options
 from streamhouse.spark.sink_shares import TopicShare, merged
 from streamhouse.spark.snapshot import named_topic
 

@@ -20,8 +20,8 @@ from pyspark.sql.types import StructType
 from streamhouse.core.errors import InvalidSetting, StreamHouseError
 from streamhouse.spark.address import resolve_address
 from streamhouse.spark.batch import BatchRead, Task, TaskReader
+from streamhouse.spark.connection import one_line
 from streamhouse.spark.offsets import INITIAL
-from streamhouse.spark.one_line import one_line
 from streamhouse.spark.options import check_names, chosen_columns, names_source, parse_read_options
 from streamhouse.spark.rows import DEFAULT_COLUMNS, ddl
 from streamhouse.spark.stream import StreamRead

@@ -18,7 +18,7 @@ from streamhouse.testing.services import S3Service
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_p5_tables_on_s3_take_each_batch_once(
+def test_tables_on_s3_take_each_batch_once(
     s3_service: S3Service, postgres_database: str, tmp_path: Path, kind: TableFormat
 ) -> None:
     bucket = s3_service.create_bucket()

@@ -13,7 +13,7 @@ from table_ground import FORMATS, TableGround, batch, rows, three_small_files
 from streamhouse.core.clock import SystemClock
 from streamhouse.core.errors import CorruptDocument, TableBusy
 from streamhouse.spark.tables.files import WrittenFile
-from streamhouse.spark.tables.iceberg_files import forgettable_snapshots
+from streamhouse.spark.tables.iceberg_store import forgettable_snapshots
 from streamhouse.spark.tables.leftovers import FoundFile, made_ms, unreferred
 from streamhouse.spark.tables.spec import TableFormat
 

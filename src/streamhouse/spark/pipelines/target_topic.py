@@ -29,7 +29,7 @@ from streamhouse.spark.definitions.targets import BatchPlan, LastFailure, batch_
 from streamhouse.spark.pipelines.catalog import PROGRESS_KIND
 from streamhouse.spark.pipelines.spec import TopicTarget
 from streamhouse.spark.shim import FORMAT
-from streamhouse.spark.sink_schema import check_schema
+from streamhouse.spark.sink_options import check_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -2,8 +2,8 @@
 
 The progress is a table property, written in the transaction that adds the files. pyiceberg's own requirements only
 notice another snapshot, and a batch without rows makes none; so each commit also requires that the progress is still
-the one it was decided on. That is checked by whoever commits, just before the catalog swaps the table's metadata
-against the version that was checked: an SQL catalog leaves it to its clients.
+the one it was decided on. The client that commits checks that, just before the catalog swaps the table's metadata
+against the version that was checked: an SQL catalog leaves such checks to its clients.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ from streamhouse.core.randomness import SystemRandomness
 from streamhouse.spark.definitions.progress import Batch, Progress, Verdict, decide, read_progress
 from streamhouse.spark.tables.columns import check_types, merged_schema, plain_schema
 from streamhouse.spark.tables.files import WrittenFile, read_parquet, with_columns, write_parquet
-from streamhouse.spark.tables.iceberg_files import forgettable_snapshots, is_leftover_kind, referred_urls
-from streamhouse.spark.tables.leftovers import check_not_vacuumed, files_gone, new_name
+from streamhouse.spark.tables.leftovers import DATA, check_not_vacuumed, files_gone, new_name
 from streamhouse.spark.tables.location import Location
 from streamhouse.spark.tables.spec import PartitionBy
 from streamhouse.spark.tables.store import (
@@ -47,6 +46,7 @@ from streamhouse.spark.tables.store import (
 _PROGRESS: Final = "streamhouse.progress"
 _HORIZON: Final = "streamhouse.vacuum-horizon-ms"
 _CATALOG: Final = "streamhouse"
+_METADATA: Final = (".avro", ".metadata.json")
 _PROPERTIES: Final = {
     "commit.retry.num-retries": "0",
     "write.metadata.delete-after-commit.enabled": "true",
@@ -348,3 +348,37 @@ def _add_columns(transaction: Any, more: pa.Schema) -> None:
     with transaction.update_schema() as update:
         for field in fields:
             update.add_column(field.name, field.field_type)
+
+
+def forgettable_snapshots(metadata: TableMetadata, before_ms: int) -> set[int]:
+    """Snapshots that another one had replaced by then: age counts from when a snapshot was no longer the newest (R7).
+    Snapshots with a branch or a tag stay.
+    """
+    ordered = sorted(metadata.snapshots, key=lambda snapshot: (snapshot.timestamp_ms, snapshot.sequence_number or 0))
+    old = [snapshot.snapshot_id for snapshot in ordered if snapshot.timestamp_ms < before_ms][:-1]
+    named = {ref.snapshot_id for ref in metadata.refs.values()} | {metadata.current_snapshot_id}
+    return {snapshot for snapshot in old if snapshot not in named}
+
+
+def referred_urls(table: Table, *, without: set[int]) -> set[str]:
+    """Data, delete files, manifests and manifest lists of all snapshots but ``without``, and the metadata files."""
+    found = {table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
+    found |= {statistics.statistics_path for statistics in table.metadata.statistics}
+    read: set[str] = set()
+    for snapshot in table.metadata.snapshots:
+        if snapshot.snapshot_id in without:
+            continue
+        found.add(snapshot.manifest_list)
+        for manifest in snapshot.manifests(table.io):
+            if manifest.manifest_path in read:
+                continue
+            read.add(manifest.manifest_path)
+            found |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)}
+    return found | read
+
+
+def is_leftover_kind(path: str, data_prefix: str) -> bool:
+    """True for the kinds of file that a vacuum may remove. Files of other programs are never touched."""
+    if path.startswith(data_prefix):
+        return path.endswith(DATA)
+    return path.startswith("metadata/") and path.endswith(_METADATA)

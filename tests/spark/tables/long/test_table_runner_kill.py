@@ -52,7 +52,7 @@ class Commands:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", FORMATS)
-def test_p5_a_table_equals_its_topic_after_its_runner_was_killed_three_times(
+def test_a_table_equals_its_topic_after_its_runner_was_killed_three_times(
     spark: SparkSession, streamhouse: RunningStreamHouse, tmp_path: Path, kind: TableFormat
 ) -> None:
     ground = SparkGround(spark, streamhouse, tmp_path)
@@ -90,7 +90,7 @@ def test_p5_a_table_equals_its_topic_after_its_runner_was_killed_three_times(
         assert rows.group_by(["_partition", "_offset"]).aggregate([]).num_rows == rows.num_rows
 
 
-def test_p5_a_runner_ends_when_it_is_told_to_and_what_it_leaves_is_removed(
+def test_a_runner_ends_when_it_is_told_to_and_what_it_leaves_is_removed(
     spark: SparkSession, streamhouse: RunningStreamHouse, tmp_path: Path
 ) -> None:
     ground = SparkGround(spark, streamhouse, tmp_path)
