@@ -100,7 +100,7 @@ def smooth(points: list[tuple[datetime, float]], first: datetime, last: datetime
 
 
 def nice_step(top: float) -> float:
-    """Of a scale with about five lines: 1, 2 or 5 times a power of ten."""
+    """The step of a scale with about five lines: 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(top / 5))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= top / 5)
 

@@ -290,7 +290,7 @@ class TestStream:
         produce(orders, 0, 12)
         with (
             running(stream(spark, options), checkpoint, rows, availableNow=True) as query,
-            pytest.raises(StreamingQueryException, match="the topic orders was deleted and created anew"),
+            pytest.raises(StreamingQueryException, match="the topic orders was deleted and created again"),
         ):
             query.awaitTermination(WAIT_S)
         options["failOnDataLoss"] = "false"

@@ -2,8 +2,8 @@
 
 Objects are fetched ahead on the connection's loop while Spark's thread decodes what has come. Every byte was checked
 when it gets here (log/reader/objects.py). An object that is missing or damaged may have been replaced by compaction,
-which keeps offsets: its range is looked up again in the metadata (R7). Only what lies below the log start is data loss.
-A range is given whole or fails; never fewer rows.
+which keeps offsets: its range is looked up again in the metadata (R7). Only offsets below the log start are lost.
+A range is read completely, or the task fails. It never returns fewer rows.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class _Job:
     """Part of one entry that is fetched and decoded together."""
 
     range: ReadRange
-    """Of the offsets wanted, with this entry alone."""
+    """The wanted offsets that are in this entry."""
     entry: Entry
     size_bytes: int
 

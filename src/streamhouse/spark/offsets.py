@@ -1,11 +1,11 @@
-"""Offsets as a person writes them in an option and as Spark keeps them in a checkpoint. Pure.
+"""Offsets as a user writes them in an option and as Spark keeps them in a checkpoint. Pure.
 
 An option has the form of Spark's Kafka source, {"orders": {"0": 23, "1": -2}}, with -2 for earliest and -1 for latest.
 
 A checkpoint has the same form, with what must survive a restart beside it under names that no topic can have:
 
     {"orders": {"0": 120, "1": 98},      up to where the batch reads, by partition
-     "$topics": {"orders": "KXk…"},      which topic of that name: one created anew begins at 0 again (R19)
+     "$topics": {"orders": "KXk…"},      the topic's id: one that was created again begins at 0 (R19)
      "$query": "3f0c…",                  made once for the life of a checkpoint; names the consumer group
      "$from": {"orders": {"0": 100}}}    only in a query's first offset: where it began
 

@@ -57,7 +57,7 @@ _NO_CHOICE: Final = frozenset({"kafkaconsumer.polltimeoutms", "fetchoffset.numre
 
 
 class Edge(StrEnum):
-    """How one end of what is read is told."""
+    """How the start or the end of a read is given."""
 
     EARLIEST = "earliest"
     LATEST = "latest"

@@ -30,7 +30,7 @@ _UNUSED_MS: Final = 30 * 86_400_000
 
 
 def archive_name() -> str:
-    """Says whom it fits, and changes with what is in it."""
+    """Names platform and Python version, and changes with the content."""
     digest = hashlib.sha256()
     for name, path in _members():
         stamp = path.stat()
@@ -58,10 +58,10 @@ def pack(target: Path) -> Path:
 
 
 def forget_unused(directory: Path, *, now_ms: int) -> None:
-    """Of a cache: archives, and what a killed packer left, that no session has asked for in a month."""
+    """Remove archives, and files that a killed process left, that no session has used for a month."""
     for pattern in ("streamhouse-*.tar.gz", "streamhouse-*.tmp"):
         for path in directory.glob(pattern):
-            with suppress(OSError):  # somebody else was faster
+            with suppress(OSError):  # another process was faster
                 if now_ms - path.stat().st_mtime * 1000 > _UNUSED_MS:
                     path.unlink()
 
@@ -92,7 +92,7 @@ def _of_distribution(name: str) -> Iterator[tuple[str, Path]]:
     except metadata.PackageNotFoundError:
         if name in USEFUL:
             return
-        raise ConfigError(f"the library {name} is not installed", hint="install streamhouse anew") from None
+        raise ConfigError(f"the library {name} is not installed", hint="install streamhouse again") from None
     for file in sorted(files, key=str):
         if file.parts[0] == ".." or "__pycache__" in file.parts:
             continue

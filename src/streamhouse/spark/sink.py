@@ -10,7 +10,7 @@ a stream       its query's id and the batch's id. Spark's driver runs ``commit``
 a batch write  the options txnAppId and txnVersion, else an id made for the payload. Never the TaskContext: inside of
                ``foreachBatch`` two writes would share it, and the second would vanish.
 
-What a lost, repeated or speculative attempt has uploaded is never named by an intent, and vacuum removes it.
+An intent never names what a lost, repeated or speculative attempt has uploaded, so it is never read.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkPlan:
-    """What a write is about, found on the driver, anew for each batch, and sent to every task."""
+    """What a write is about. The driver makes one for each batch and sends it to every task."""
 
     address: StoreAddress
     options: WriteOptions
     columns: Mapping[str, int]
     topic: Topic | None
-    """None: the rows say."""
+    """None: a column names the topic of each row."""
     stamps: StampClock
     batch: BatchId | None
-    """None for a stream: the tasks know."""
+    """None for a stream: the tasks know it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

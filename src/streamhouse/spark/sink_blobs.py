@@ -4,10 +4,9 @@
                                                                                                             │
                            while the next rows are gathered and encoded, at most one upload is under way ◄──┘
 
-What a task uploads is nobody's until the batch's intent names it: an attempt that is lost, repeated or speculative
-leaves objects behind that vacuum finds unreferenced. Every put is create-only under a key of its own. A task needs no
-metadata store unless its rows name their topics: what it has to know was found on the driver. Knows nothing of Spark
-but its Arrow batches.
+An uploaded object counts only when the batch's intent names it. A lost, repeated or speculative attempt leaves
+unreferenced objects. Every put is create-only under a unique key. A task needs no metadata store unless its rows name
+their topics: the driver has looked everything else up. Knows nothing of Spark but its Arrow batches.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class StampClock:
     planned_ms: int
     """What it showed on the driver."""
     ahead_ms: int
-    """Of the driver's wall clock; machines of a cluster agree on the time as far as this needs it."""
+    """How far the store's clock is ahead of the driver's. The machines of a cluster have nearly the same time."""
 
     def stamp_ms(self, wall_ms: int) -> int:
         return max(self.planned_ms, wall_ms + self.ahead_ms)

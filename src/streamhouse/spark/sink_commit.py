@@ -1,7 +1,7 @@
 """The commit point of the sink: one intent for each topic of a batch, then the wait until it is in the log (R8).
 
     register ──► registered: mine counts                                        ┐ wait until every partition
-             ├─► pending: an earlier attempt's counts, mine is left to vacuum   ┘ has its share
+             ├─► pending: an earlier attempt's counts, mine is never read       ┘ has its share
              ├─► complete: it is in the log already
              ├─► previous incomplete: the batch before waits for its leaders; wait with it
              ├─► refused: older than the query's last batch. Dropping it silently would be a loss
@@ -101,7 +101,7 @@ class SinkCommit:
                 case IntentVerdict.STALE_OBJECT:
                     raise StoreUnavailable(
                         f"{batch} for {share.topic} was uploaded so long ago that vacuum may have taken it",
-                        hint="run the query again: the batch is written anew",
+                        hint="run the query again: the batch is written again",
                     )
 
     def _check_rows(self, winner: Intent | None, share: TopicShare, batch: BatchId) -> None:

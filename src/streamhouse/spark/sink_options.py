@@ -65,11 +65,11 @@ _LEFT_OUT: Final = frozenset({"offset", "timestamptype"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
     topic: str | None
-    """None: a column says it, row by row."""
+    """None: a column names the topic of each row."""
     codec: Codec | None
     """None: what the topic asks for, and lz4 where it asks for nothing."""
     batch_bytes: int
-    """Of one record batch, before compression."""
+    """The size of one record batch, before compression."""
     blob_bytes: int
     """Rows gathered for one object, before compression; a task holds two of them in memory."""
     commit_timeout_ms: int

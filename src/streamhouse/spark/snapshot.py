@@ -36,7 +36,7 @@ TimeLookup = Callable[[PartitionKey, int], Awaitable[int | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEnds:
-    """One partition as it stands."""
+    """One partition at the time of the snapshot."""
 
     key: PartitionKey
     start: int

@@ -1,7 +1,7 @@
 """What the format does, as plain functions: the shim calls them wherever Spark has sent it.
 
-Each turns options and bytes into the objects of batch.py and stream.py and back. An error of ours becomes one line:
-whoever mistyped a topic's name is not helped by two screens of Spark's own frames.
+Each turns options and bytes into the objects of batch.py and stream.py and back. An error of ours becomes one line
+(``connection.one_line``): two screens of Spark's frames do not help a user who has mistyped a topic's name.
 """
 
 from __future__ import annotations

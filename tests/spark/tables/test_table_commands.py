@@ -115,7 +115,7 @@ def test_deleting_says_what_goes_and_wants_a_yes(commands: Commands) -> None:
 def test_a_table_is_not_made_where_something_else_is(commands: Commands, tmp_path: Path) -> None:
     create = ("create", "other", "--from", "orders", "--format", "parquet", "--path")
     for path in (commands.data_dir, f"{commands.data_dir}/objects/x", f"{commands.ground.storage.location}/below"):
-        assert "in the way of" in commands.run(*create, path, code=2).stderr
+        assert "would overlap with" in commands.run(*create, path, code=2).stderr
     commands.run(*create, os.path.relpath(tmp_path / "lake"))
     assert commands.service.get("other").spec.storage.location == str(tmp_path / "lake")
 

@@ -106,7 +106,7 @@ class DefinitionCommands(ABC, Generic[S]):
         self,
         chosen: ChosenSettings,
         names: Names,
-        reset: Annotated[bool, typer.Option("--reset", help="Begin anew, from the beginning of the topics.")] = False,
+        reset: Annotated[bool, typer.Option("--reset", help="Begin again, from the beginning of the topics.")] = False,
         yes: YesOption = False,
     ) -> None:
         """Start them; a runner picks them up within a second."""

@@ -132,7 +132,7 @@ def begin_again(stopping: threading.Event) -> None:
 
     if stopping.is_set():
         raise typer.Exit(ExitCode.FAILURE)
-    note("Spark has died; starting it anew")
+    note("Spark has died; starting it again")
     stopping.wait(2)
     os.execv(sys.executable, [sys.executable, "-m", "streamhouse", *sys.argv[1:]])
 

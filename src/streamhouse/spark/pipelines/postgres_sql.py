@@ -23,7 +23,7 @@ PROGRESS: Final = f"{SCHEMA}.pipeline_progress"
 ATTEMPT: Final = "_streamhouse_attempt"
 ROW: Final = "_streamhouse_row"
 _ATTEMPTS: Final = "\0attempts\0"
-"""Stands for the parameter until all names are in: a name may hold a per cent sign, but never this."""
+"""A placeholder for the parameter until all names are filled in: a name may contain a percent sign, but never this."""
 
 _TYPES: Final[Mapping[str, str]] = {
     "string": "text",

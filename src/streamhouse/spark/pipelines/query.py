@@ -1,8 +1,8 @@
-"""From a spec to a streaming DataFrame: topics become views, the SELECT runs over them.
+"""From a spec to a streaming DataFrame: topics become views, and the SELECT runs over them.
 
-A JSON source has the columns of its schema and, beside them, ``_key``, ``_topic``, ``_partition``, ``_offset`` and
-``_timestamp`` of the record. A text source has the source's own columns with key and value as strings; a binary one has
-them as they are.
+A JSON source has the columns of its schema, and ``_key``, ``_topic``, ``_partition``, ``_offset`` and ``_timestamp`` of
+the record. A text source has the columns of the format, with key and value as strings. A binary source has them
+unchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 GROUP_PREFIX: Final = "pipeline-"
-"""Of the consumer group that shows a pipeline's progress to Kafka's tools."""
+"""The prefix of the consumer group that shows a pipeline's progress to Kafka's tools."""
 
 _BAD: Final = "_streamhouse_bad"
 _RAW: Final = "_streamhouse_raw"
@@ -43,8 +43,8 @@ Load = Callable[[SourceSpec], "DataFrame"]
 
 
 def build(spark: SparkSession, spec: PipelineSpec, load: Load) -> DataFrame:
-    """The streaming DataFrame whose rows go to the target. ``spark`` is a session of the pipeline's own: views have its
-    names. Raises InvalidSetting.
+    """The streaming DataFrame whose rows go to the target. ``spark`` is a session for this pipeline alone, because the
+    views are in it. Raises InvalidSetting.
     """
     for source in spec.sources:
         with _explained(f"source {source.view}"):
@@ -67,8 +67,8 @@ def topic_loader(
     starts: Mapping[str, SourcePosition] | None,
     partitions: Mapping[str, int],
 ) -> Load:
-    """Sources as they are. ``starts``: where a query without a checkpoint goes on; ``partitions`` says how many a topic
-    has, because those that are new since then begin at their beginning.
+    """Loads the real topics. ``starts``: where a query without a checkpoint goes on. ``partitions``: how many there are
+    of each topic; a partition that is new since then is read from its beginning.
     """
 
     def load(source: SourceSpec) -> DataFrame:
@@ -86,7 +86,7 @@ def topic_loader(
 
 
 def empty_loader(spark: SparkSession) -> Load:
-    """Streams of the right columns that never have a row: for trying a query out."""
+    """Loads streams with the right columns that never have a row, to check a query."""
 
     def load(source: SourceSpec) -> DataFrame:
         nothing = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).option("numPartitions", 1)
@@ -97,8 +97,8 @@ def empty_loader(spark: SparkSession) -> Load:
 
 
 def is_stateful(frame: DataFrame) -> bool:
-    """Whether Spark keeps something between batches, which nobody can make again from offsets alone. Said of the plan,
-    so that it is rather too often than too seldom.
+    """True if Spark keeps state between batches, which offsets alone cannot restore. Found in the text of the plan, and
+    in doubt true.
     """
     return _STATEFUL.search(_plan(frame)) is not None
 
@@ -119,7 +119,7 @@ def _view(frame: DataFrame, source: SourceSpec) -> None:
 
 
 def _json(frame: DataFrame, source: SourceSpec) -> DataFrame:
-    """A record without a value, a tombstone, is no row."""
+    """A record without a value (a tombstone) gives no row."""
     from pyspark.sql import functions as fn
 
     schema = _schema(source)

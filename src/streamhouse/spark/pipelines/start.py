@@ -96,6 +96,6 @@ def _starts(spec: PipelineSpec, progress: Progress) -> dict[str, SourcePosition]
     if starts is None or {source.topic for source in spec.sources} != set(starts):
         raise InvalidSetting(
             f"the pipeline {spec.name} reads other topics than its target's rows come from",
-            hint="begin anew: `streamhouse pipeline start --reset`",
+            hint="begin again: `streamhouse pipeline start --reset`",
         )
     return starts

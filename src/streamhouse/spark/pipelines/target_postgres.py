@@ -3,8 +3,8 @@
     tasks     COPY into the run's own UNLOGGED staging table, each row with its attempt
     driver    BEGIN; lock the progress row; decide; INSERT … SELECT the attempts that Spark counts; progress; COMMIT
 
-An attempt that died, was repeated or was speculative has left rows that no statement names. The staging tables of
-killed runs are removed by the next one.
+No statement reads the rows of an attempt that died, was repeated or was speculative. The next run removes the staging
+tables of killed runs.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class PostgresPipelineTarget:
                 )
 
     def _drop_stages(self, connection: psycopg.Connection[Any]) -> None:
-        """Of runs that were killed. One whose tasks still write keeps its table for now."""
+        """Remove the staging tables of killed runs. A run whose tasks still write keeps its table for now."""
         import psycopg
 
         for (stage,) in _run(connection, _STAGES, (sql.SCHEMA, self._stage_prefix)).fetchall():

@@ -1,13 +1,13 @@
 """A topic as a pipeline's target: for each batch one exactly-once batch write, and progress in the metadata store.
 
-The sink makes a write count once by (application, version). Which rows belong to a version is written down first:
+The sink writes each (application, version) once. Which rows belong to a version is stored first:
 
     planned      one document, by compare-and-set: "8 is batch 7, up to offset 150; before it we stood at 120"
     written      the sink's intent of version 8, which is the commit point
     finished     "8 is done"
 
-Whoever finds a plan that is not finished asks the log whether the intent is there, and so knows where the target
-stands, with or without a checkpoint. A batch without rows has no intent; to write it again does no harm.
+A runner that finds an unfinished plan looks for the intent. So it knows the target's progress, with or without a
+checkpoint. A batch without rows has no intent; writing it again does no harm.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Ledger:
             self._found, self._version = read_plan(found.document), found.version
 
     async def stored(self) -> Progress | None:
-        """Where the target stands, whatever became of the last write."""
+        """The target's progress, whatever the outcome of the last write."""
         if self._found is None:
             return None
         return self._found.planned if await self._is_written(self._found) else self._found.before
@@ -219,7 +219,7 @@ class TopicPipelineTarget:
         return connect(self._address).run(stored())
 
     def reset(self) -> None:
-        """The progress only: nobody takes records out of a topic."""
+        """Forgets the progress only: records cannot be removed from a topic."""
 
         async def forget() -> None:
             metadata = await connect(self._address).metadata()

@@ -30,7 +30,7 @@ TIME_TYPE: Final = pa.timestamp("us", tz="UTC")
 OWN_COLUMNS: Final = pa.schema(
     [(PARTITION, pa.int32()), (OFFSET, pa.int64()), (TIMESTAMP, TIME_TYPE), (KEY, pa.binary())]
 )
-"""Of every row that comes from a topic: where it comes from."""
+"""Columns of every row that comes from a topic: they say where it comes from."""
 
 _SIMPLE: Final[Mapping[str, pa.DataType]] = {
     "boolean": pa.bool_(),
@@ -169,7 +169,7 @@ def _quoted(name: str) -> str:
 
 
 class _Ddl:
-    """A recursive descent over ``name TYPE, …`` and what stands in angle brackets."""
+    """A recursive-descent parser of ``name TYPE, …``, with nested types in angle brackets."""
 
     def __init__(self, text: str) -> None:
         self._text = text

@@ -1,9 +1,9 @@
 """Delta tables, through deltalake.
 
-The progress stands in the commit's own info, under ``streamhouse``, and is numbered: the number is also the version of
-the application transaction, which says of a handle, whatever others do meanwhile, which progress it stands on. Every
-commit of ours carries the progress along, because Delta forgets the infos of old commits. A commit is tried once, at
-the version after the handle's: whoever comes second starts over.
+The progress is in the commit's info, under ``streamhouse``, with a number. The number is also the version of the
+application transaction. So a handle knows which progress it has loaded, whatever other writers do meanwhile. Every
+commit of ours repeats the progress, because Delta forgets the infos of old commits. A commit is tried once, at the
+version after the handle's. The second of two writers fails and starts over.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ class DeltaStore(TableStore):
         """Files that no commit names are invisible; a vacuum removes them."""
 
     def raise_horizon(self, before_ms: int) -> int:
-        """As a property of the table: whoever commits from an older state, deltalake's own compaction too, is refused
-        where properties have changed.
+        """Stored as a property of the table. Delta refuses a commit, also of deltalake's own compaction, that is based
+        on a state with other properties.
         """
 
         def attempt() -> int:
@@ -166,7 +166,7 @@ class DeltaStore(TableStore):
         return removed
 
     def drop(self) -> None:
-        """The log goes last: without it nobody would know that this was a table."""
+        """Removes the log last: without it, the directory would not be recognized as a table."""
         self.delete_files(self.is_vacuums)
         self.delete_files(lambda path: path.startswith(f"{_LOG}/"))
         self.remove_empty_directories()
@@ -206,7 +206,7 @@ class DeltaStore(TableStore):
                 # Else it was carried along by a compaction that began before a batch and ended after it.
         raise CorruptDocument(
             f"the last {_LOOK_BACK[-1]} commits of {self.location.url} do not say how far it has come",
-            hint="begin anew with `--reset`",
+            hint="begin again with `start --reset`",
         )
 
     def _append(self, handle: _Handle, batch: Batch, files: Sequence[WrittenFile]) -> None:

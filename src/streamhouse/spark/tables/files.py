@@ -1,7 +1,7 @@
 """A task's rows into Parquet files, one time bucket to a file.
 
-Rows gather in memory up to a bound, then become files as they are; so a file has one set of columns, and one that met a
-new column later has others. The commit reconciles them. Files that no commit names are nobody's.
+Rows are collected in memory up to a limit and then written. So a file has one set of columns, and a later file of the
+same task may have more. The commit reconciles them. A file that no commit names is not part of the table.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from streamhouse.spark.tables.leftovers import UNFINISHED
 from streamhouse.spark.tables.spec import PartitionBy
 
 GATHERED_BYTES: Final = 64 * MIB
-"""Of a task, in Arrow's form: what it holds in memory, and the upper bound of a file."""
+"""How much a task holds in memory, as Arrow; also the upper bound of a file."""
 _CODEC: Final = "zstd"
 _FORMS: Final = {PartitionBy.DAY: "%Y-%m-%d", PartitionBy.HOUR: "%Y-%m-%d-%H"}
 

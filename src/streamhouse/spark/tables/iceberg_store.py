@@ -224,7 +224,7 @@ class IcebergStore(TableStore):
             raise NotFound(f"there is no Iceberg table {'.'.join(self._identifier)}") from None
         if table.location().rstrip("/") != self._url:
             raise InvalidSetting(
-                f"the table {'.'.join(self._identifier)} lies in {table.location()}, not in {self.location.url}",
+                f"the table {'.'.join(self._identifier)} is in {table.location()}, not in {self.location.url}",
                 hint="name another table or namespace",
             )
         return table
@@ -300,7 +300,7 @@ class _Catalog:
 
 
 class _Commit:
-    """A transaction that counts only if the table still stands where it stood."""
+    """A transaction that commits only if the table's progress and horizon have not changed."""
 
     def __init__(self, table: Table) -> None:
         self._transaction = table.transaction()

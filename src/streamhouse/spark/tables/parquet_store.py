@@ -6,10 +6,9 @@ A directory has no commit, so files are staged out of sight and moved in when th
     <bucket>/<batch>-<nnnnn>.parquet         what readers see; named after the batch, so that a replay finds them
     _streamhouse/log/<n>.json                columns and progress, create-only: the highest number counts
 
-A kill in between is healed by the batch's replay, which first takes away what stands under the batch's names, or, when
-the checkpoint was lost with it, by ``clear_leftovers``: files of batches that the log does not know. Until then readers
-see part of a batch. There is one writer at a time, as far as its readers are concerned; one that a later start has
-cleared up after is refused when it comes to its log entry.
+If a writer is killed in between, readers see part of a batch. The replay of the batch repairs that: it first removes
+the files with the batch's names. If the checkpoint is lost too, ``clear_leftovers`` at the next start removes files of
+batches that the log does not have. A writer that is still running then is refused when it writes its log entry.
 """
 
 from __future__ import annotations
@@ -183,13 +182,13 @@ class ParquetStore(TableStore):
         return Compacted(files_before=len(before), files_after=len(self._files()))
 
     def clear_leftovers(self) -> None:
-        """What is staged stays for a vacuum: nobody sees it, and another process may be about to need it."""
+        """Staged files stay until a vacuum: readers do not see them, and another process may still need them."""
         self._finish_merging()
 
         def attempt() -> list[str]:
             entry = self._need()
             found = [path for path in self._files() if not self._is_committed(path, entry)]
-            if found:  # from this entry on, whoever has moved them in can no longer commit them
+            if found:  # after this entry, the writer that moved them in cannot commit them
                 self._put(replace(entry, number=entry.number + 1, starts=entry.starts + 1))
             return found
 
@@ -308,7 +307,7 @@ class ParquetStore(TableStore):
             raise CorruptDocument(f"{self.location.url}/{keys[-1]} cannot be read") from error
 
     def _put(self, entry: _Entry) -> None:
-        """Raises LostRace when somebody else was first."""
+        """Raises LostRace when another writer was first."""
 
         async def put() -> None:
             objects = await self._log.objects()
@@ -323,7 +322,7 @@ class ParquetStore(TableStore):
 
 
 def query_tag(query_id: str) -> str:
-    """What of a query's id stands in file names."""
+    """The part of a query's id that is in file names."""
     return query_id.replace("-", "")[:16].lower()
 
 

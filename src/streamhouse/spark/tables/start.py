@@ -96,8 +96,8 @@ def _starting(spec: TableSpec, progress: Progress, topic: Topic) -> str:
     (position,) = progress.position
     if position.topic_ids.get(spec.topic, topic.topic_id) != topic.topic_id:
         raise DataLost(
-            f"the topic {spec.topic} was deleted and created anew; the table {spec.name} has the old one's records",
-            hint="`streamhouse table start --reset` fills it anew",
+            f"the topic {spec.topic} was deleted and created again; the table {spec.name} has the old one's records",
+            hint="`streamhouse table start --reset` fills it again",
         )
     offsets = {TopicPartition(spec.topic, number): EARLIEST for number in range(topic.partition_count)}
     offsets.update(position.offsets)

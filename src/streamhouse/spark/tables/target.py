@@ -1,8 +1,8 @@
-"""A table as what a streaming query ends in: tasks write files, the driver commits them with the batch's progress.
+"""A table as the target of a streaming query: tasks write files, the driver commits them with the batch's progress.
 
-For each batch: where does the table stand, does the batch count; then one Spark job, whose tasks answer with the files
-they have written; then the dead letters' commit, then the table's. In that order a bad record may come to the
-dead-letter topic twice, where the checkpoint was lost just between the two, but it is never lost.
+For each batch, the driver compares the table's progress with the batch. Then it runs one Spark job, whose tasks return
+the files they have written. Then it commits the dead letters, and then the table. In this order a bad record may come
+to the dead-letter topic twice (if the checkpoint is lost between the two commits), but it is never lost.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _OPTIONS: Final = ("time_column", "catalog", "namespace", "table")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """How a topic's records become rows, where the query brings records instead of rows."""
+    """How a topic's records become rows. Only for tables; a pipeline's query already produces rows."""
 
     topic: str
     values: ValueSpec
@@ -174,7 +174,9 @@ def table_target(
     owner: str,
     address_options: Mapping[str, str],
 ) -> TableTarget:
-    """Of a pipeline. ``options``: time_column, and catalog, namespace and table for Iceberg. Raises InvalidSetting."""
+    """The table target of a pipeline. ``options``: time_column, and catalog, namespace and table for Iceberg. Raises
+    InvalidSetting.
+    """
     unknown = sorted(set(options) - set(_OPTIONS))
     if unknown:
         raise InvalidSetting(f"a table has no option {unknown[0]!r}", hint=f"the options are {', '.join(_OPTIONS)}")
