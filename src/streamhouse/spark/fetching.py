@@ -30,7 +30,9 @@ from streamhouse.spark.snapshot import DataLoss, scan_pages, scan_ranges
 from streamhouse.wire.columns import Run, iter_columns
 
 _AHEAD_BYTES: Final = 24 * MIB
-"""Under way or waiting to be decoded: enough to hide an object store's latency, little enough for many workers."""
+"""Bytes being fetched or waiting to be decoded: enough to hide the object store's latency, small enough for many
+workers.
+"""
 _CACHE_BYTES: Final = 2 * _AHEAD_BYTES
 _LARGE_SEGMENT_BYTES: Final = 8 * MIB
 """Above, a segment is read some blocks at a time."""
@@ -38,9 +40,9 @@ _PART_BYTES: Final = 4 * MIB
 _BATCH_BYTES: Final = 8 * MIB
 """Arrow batches are at most twice this; Spark's side keeps several of them outside of its heap."""
 _HAND_OVER_BYTES: Final = 2 * MIB
-"""What goes from the loop to Spark's thread at a time: changing over costs a tenth of a millisecond."""
+"""How much goes from the loop to Spark's thread at once: each hand-over costs a tenth of a millisecond."""
 _MAX_REPLACED: Final = 10
-"""How often one object's place may turn out to have moved: compaction is not that fast."""
+"""How often the same range is looked up again after compaction has moved it."""
 
 
 def read_ranges(

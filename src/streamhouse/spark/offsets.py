@@ -85,7 +85,7 @@ def read_stream_offset(document: Mapping[str, Any]) -> StreamOffset | None:
 
 
 def offsets_document(offsets: Offsets) -> dict[str, Any]:
-    """In Kafka's form, sorted: two equal offsets must be the same text, by which Spark compares them."""
+    """In Kafka's form, sorted: Spark compares offsets as text, so equal offsets must be equal text."""
     document: dict[str, Any] = {}
     for topic, partition in sorted(offsets):
         document.setdefault(topic, {})[str(partition)] = offsets[TopicPartition(topic, partition)]
@@ -93,8 +93,8 @@ def offsets_document(offsets: Offsets) -> dict[str, Any]:
 
 
 def parse_offsets(text: str, *, lowest: int = EARLIEST) -> dict[TopicPartition, int]:
-    """An option's JSON. ``lowest`` is -2 where earliest and latest may stand, else 0. Raises InvalidSetting; whoever
-    knows the option's name puts it in front.
+    """Reads an option's JSON. ``lowest`` is -2 where earliest and latest are allowed, else 0. Raises InvalidSetting;
+    the caller adds the option's name.
     """
     example = '{"orders":{"0":23,"1":-2}}' if lowest < 0 else '{"orders":{"0":1700000000000}}'
     document = _load(text, example)

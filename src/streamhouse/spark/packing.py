@@ -25,7 +25,7 @@ from streamhouse.spark.shim import ARCHIVE_DIRECTORY
 NEEDED: Final = ("cramjam", "crc32c", "lz4", "obstore", "zstandard")
 """Distributions that every task imports."""
 USEFUL: Final = ("asyncpg", "psycopg", "psycopg-binary", "typing-extensions", "fastavro")
-"""Taken along where they are installed: some metadata stores, targets and formats need them."""
+"""Packed if they are installed: some metadata stores, targets and formats need them."""
 _UNUSED_MS: Final = 30 * 86_400_000
 
 
@@ -67,7 +67,7 @@ def forget_unused(directory: Path, *, now_ms: int) -> None:
 
 
 def directory_of(archive: Path) -> str:
-    """What to unpack it as. Sessions of one server may bring different ones."""
+    """The directory to unpack it into. Sessions of one server may send different archives."""
     return f"{ARCHIVE_DIRECTORY}-{archive.name.removesuffix('.tar.gz').rpartition('-')[2]}"
 
 
@@ -77,7 +77,7 @@ def spark_archive(archive: Path) -> str:
 
 
 def _members() -> Iterator[tuple[str, Path]]:
-    """Name in the archive's lib, and file, in a fixed order."""
+    """Pairs of the name in the archive's lib and the file, in a fixed order."""
     package = Path(__file__).resolve().parents[1]
     for path in sorted(package.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts and path.suffix not in (".c", ".pyx", ".pxi"):

@@ -29,11 +29,11 @@ from streamhouse.metadata.contract import SEGMENT_V1, Entry
 SPLITS_PER_CORE: Final = 4
 """Enough that one slow task does not keep the other cores waiting for long."""
 ROW_WEIGHT_BYTES: Final = 64
-"""What a row costs however well its bytes are compressed: Spark takes as long to take it over as to move this much."""
+"""The cost of a row besides its bytes: Spark needs as long to take it over as to copy this many bytes."""
 
 _COARSE_BYTES: Final = 16 * MIB
 _MIN_CUT_BYTES: Final = 1 * MIB
-"""Less is not worth that two tasks open the same segment."""
+"""For less, two tasks should not open the same segment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class ReadRange:
     to_offset: int
     """Exclusive."""
     entries: tuple[Entry, ...]
-    """In order, without gaps, no others than those the range needs. A hint: compaction may replace them (R7)."""
+    """In order, without gaps, and only those that the range needs. A hint: compaction may replace them (R7)."""
     is_coarse: bool = False
     """Neighbouring entries were merged to keep the plan small. Tasks look them up again."""
 
@@ -195,7 +195,7 @@ def _cut_by_records(split: Split, max_records: int) -> Iterator[Split]:
 
 
 def coarse(range_: ReadRange) -> ReadRange:
-    """The range with neighbouring entries taken together: enough to plan by, not to read by."""
+    """The range with neighbouring entries merged: enough for planning, not for reading."""
     merged: list[Entry] = []
     for entry in range_.entries:
         last = merged[-1] if merged else None

@@ -38,13 +38,13 @@ T = TypeVar("T")
 
 _FIRST_PAUSE_S: Final = 0.01
 _LONGEST_PAUSE_S: Final = 0.25
-"""How late a finished batch is noticed at most."""
+"""The longest pause between two looks at a pending batch."""
 _NAMED: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchId:
-    """Which batch of which query: what makes it the same batch when it comes again."""
+    """Query and batch: a batch that comes again has the same ones."""
 
     query_id: str
     batch_id: int
@@ -133,7 +133,7 @@ class SinkCommit:
         return True
 
     async def _is_replaced(self, key: IntentKey, share: TopicShare) -> bool:
-        """Whether a later batch has taken the place of an intent that is gone: that happens only to complete ones."""
+        """True if a later batch has replaced the intent: only a complete intent is ever replaced."""
         last = await self._metadata.last_batch(key.query_id, key.topic_id)
         if last is not None:
             return last > key.batch_id
@@ -159,7 +159,7 @@ class SinkCommit:
 
 
 class _Patience:
-    """One time limit for all that is waited for, in ever longer pauses."""
+    """One time limit for all waits, with growing pauses."""
 
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
@@ -167,14 +167,14 @@ class _Patience:
         self._pause_s = _FIRST_PAUSE_S
 
     async def pause(self, state: str) -> None:
-        """Raises NotAdopted, with the state of things, when the time is up."""
+        """Raises NotAdopted, with what is still missing, when the time is up."""
         if asyncio.get_running_loop().time() >= self._deadline_s:
             raise NotAdopted(f"{state} after {self._timeout_ms / 1000:g} s")
         await asyncio.sleep(self._pause_s)
         self._pause_s = min(self._pause_s * 1.5, _LONGEST_PAUSE_S)
 
     async def until_known(self, call: Callable[[], Awaitable[T]], state: str) -> T:
-        """Sent again while its outcome is unknown: that is always safe (R5)."""
+        """Sends the call again while its outcome is unknown: that is always safe (R5)."""
         while True:
             try:
                 return await call()

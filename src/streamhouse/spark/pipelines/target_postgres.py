@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _CONNECT_TIMEOUT_S: Final = 10
 _SETUP_LOCK: Final = 0x53484F55
-"""Two runners that make the same schema at once would fail."""
+"""An advisory lock: of two runners that create the same schema at the same time, one would fail."""
 _TIDY_TIMEOUT: Final = "2s"
 _COLUMNS_OF: Final = """SELECT a.attname, format_type(a.atttypid, a.atttypmod) FROM pg_attribute a
     WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"""
@@ -45,12 +45,13 @@ _UNIQUE_KEYS: Final = """SELECT array_agg(a.attname::text) FROM pg_index i
     GROUP BY i.indexrelid"""
 _WITHOUT_OWN_SCHEMA: Final = r"""SELECT set_config('search_path',
     regexp_replace(current_setting('search_path'), '"\$user"\s*,?\s*', ''), false)"""
-"""A user of the same name as our schema would find, and make, tables there that are meant to be in public."""
+"""Set the search path: for a user named like our schema, tables without a schema would be in it instead of in public.
+"""
 _STAGES: Final = "SELECT tablename FROM pg_tables WHERE schemaname = %s AND starts_with(tablename, %s)"
 
 
 def resolved_url(url: str, environ: Mapping[str, str]) -> str:
-    """With every ${NAME} replaced. Raises InvalidSetting."""
+    """The URL with every ${NAME} replaced. Raises InvalidSetting."""
 
     def value(match: re.Match[str]) -> str:
         if match[1] not in environ:
@@ -93,14 +94,14 @@ class PostgresWriter:
                 self._tidy(connection)
 
     def _copy(self, rows: DataFrame, batch_id: int) -> list[str]:
-        """The attempts that count: those whose answer Spark has taken."""
+        """The attempts whose result Spark has accepted."""
         plan = CopyPlan(url=self.url, stage=self.stage, columns=self.columns, run_id=self.run_id, batch_id=batch_id)
         copy = by_value("streamhouse.spark.pipelines.postgres_copy", "copy_rows", pickle.dumps(plan))
         answers = _as_text_where_nested(rows, self.columns).mapInArrow(copy, RESULT).collect()
         return [answer.attempt for answer in answers if answer.row_count]
 
     def _tidy(self, connection: psycopg.Connection[Any]) -> None:
-        """A speculative attempt may still be writing; what it leaves goes with the next batch."""
+        """A speculative attempt may still be writing; the next batch removes its rows."""
         import psycopg
 
         with suppress(psycopg.Error), connection.transaction():
@@ -109,7 +110,7 @@ class PostgresWriter:
 
 
 class PostgresPipelineTarget:
-    """A ``Target`` (definitions/targets.py). ``run_id`` tells this start of the query from every other."""
+    """A ``Target`` (definitions/targets.py). ``run_id`` is unique to one start of the query."""
 
     def __init__(
         self,
@@ -132,7 +133,7 @@ class PostgresPipelineTarget:
         return str(self._target)
 
     def check(self, schema: StructType) -> None:
-        """Raises StreamHouseError for rows that the table could not take; changes nothing."""
+        """Raises StreamHouseError for rows that the table could not take. Changes nothing."""
         columns = self._columns(schema)
         with connected(self._url) as connection:
             self._check_table(connection, columns, may_be_missing=self._target.create)
@@ -174,7 +175,7 @@ class PostgresPipelineTarget:
             return _progress(connection, self._id) if self._has_progress_table(connection) else None
 
     def reset(self) -> None:
-        """The progress only: the table's rows are a person's own."""
+        """Forgets the progress only: the rows belong to the user."""
         with connected(self._url) as connection:
             if self._has_progress_table(connection):
                 self._drop_stages(connection)
@@ -226,7 +227,7 @@ class PostgresPipelineTarget:
 
 @contextmanager
 def connected(url: str) -> Iterator[psycopg.Connection[Any]]:
-    """A connection that commits each statement by itself; its errors as ours."""
+    """A connection with autocommit, whose errors become ours."""
     try:
         import psycopg
     except ModuleNotFoundError as error:

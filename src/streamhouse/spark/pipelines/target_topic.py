@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The document. ``before`` is where the target stood, ``planned`` where it stands once ``number`` is written."""
+    """The document. ``before`` is the progress before version ``number`` is written, ``planned`` the progress after."""
 
     number: int
     before: Progress | None
@@ -66,7 +66,7 @@ def read_plan(text: str) -> Plan:
 
 
 def next_plan(found: Plan | None, stored: Progress | None, batch: Batch) -> Plan:
-    """A batch that is tried again has the number of its first try, and no two batches share one."""
+    """A repeated batch keeps the number of its first try. No two batches share a number."""
     number = 0
     if found is not None and found.planned.generation == batch.generation:
         same = (found.planned.query_id, found.planned.batch_id) == (batch.query_id, batch.batch_id)
@@ -103,7 +103,7 @@ def app_id(definition_id: UUID, generation: int) -> str:
 
 
 class Ledger:
-    """The document of one pipeline, read once and changed only as it was read."""
+    """The document of one pipeline. It is changed by compare-and-set against the version that was read."""
 
     def __init__(self, metadata: MetadataStore, definition_id: UUID, topic: str) -> None:
         self._metadata = metadata
@@ -188,7 +188,7 @@ class TopicPipelineTarget:
         return str(self._target)
 
     def check(self, schema: StructType) -> None:
-        """Raises StreamHouseError for rows that the topic could not take; changes nothing."""
+        """Raises StreamHouseError for rows that the topic could not take. Changes nothing."""
         fields = [(each.name, each.dataType.simpleString()) for each in schema.fields]
         check_schema(fields, topic=self._target.topic)
 

@@ -32,7 +32,7 @@ _APP: Final = "streamhouse"
 _HORIZON: Final = "streamhouse.vacuumHorizonMs"
 _LOG: Final = "_delta_log"
 _LOOK_BACK: Final = (1, 20, 1_000)
-"""Commits of others that may stand above our last one. Each that is looked at is a request to the store."""
+"""How many commits of other writers may follow our last one. Each costs a request to the store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class DeltaStore(TableStore):
         return self.until_alone(attempt)
 
     def compact(self, *, small_bytes: int, target_bytes: int) -> Compacted:
-        """deltalake's own; a batch that is committed meanwhile does not disturb it, nor it the batch. A vacuum does."""
+        """Uses deltalake's compaction. It and a batch that is committed meanwhile do not conflict; a vacuum does."""
 
         def attempt() -> Compacted:
             handle = self._load()
@@ -134,7 +134,7 @@ class DeltaStore(TableStore):
         return self.until_alone(attempt)
 
     def forgettable(self, before_ms: int) -> int:
-        """Delta's old versions go with its log, which keeps them for a time of its own."""
+        """None: Delta removes old versions with its log, after a time of its own."""
         return 0
 
     def current_files(self) -> set[str]:
@@ -143,7 +143,7 @@ class DeltaStore(TableStore):
         return {unquote(path) for path in paths}
 
     def referred_files(self, before_ms: int, *, as_if_forgotten: bool) -> set[str]:
-        """Readers of an older version still need what was replaced lately; its commit says when (R7)."""
+        """Readers of an older version still need files that were replaced recently; the commit says when (R7)."""
         lately = self._removed_since(before_ms)
         return self.current_files() | lately
 

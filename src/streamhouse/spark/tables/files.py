@@ -39,7 +39,7 @@ class WrittenFile:
 
 
 def bucket_column(by: PartitionBy) -> str | None:
-    """The column that Delta and plain Parquet have for it."""
+    """The partition column of Delta and plain Parquet tables."""
     return None if by is PartitionBy.NONE else f"_{by.value}"
 
 
@@ -114,7 +114,7 @@ class TaskFiles:
 
 
 def write_parquet(filesystem: pafs.FileSystem, path: str, rows: pa.Table) -> int:
-    """Whole or not at all: the file is made in memory, and put down under its name at once. Returns its size."""
+    """Writes the file completely or not at all: it is made in memory and then stored in one step. Returns its size."""
     sink = io.BytesIO()
     pq.write_table(rows, sink, compression=_CODEC, store_schema=False, coerce_timestamps="us")
     data = sink.getbuffer()
@@ -136,7 +136,7 @@ def read_parquet(filesystem: pafs.FileSystem, path: str) -> pa.Table:
 
 
 def with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The same rows with the columns of ``schema`` in its types; what a file lacks is null."""
+    """The same rows with the columns and types of ``schema``. Missing columns are null."""
     columns = []
     for field in schema:
         place = rows.schema.get_field_index(field.name)

@@ -287,7 +287,7 @@ class IcebergStore(TableStore):
 
 
 class _Catalog:
-    """A catalog for one call: its connections end with it, so that nothing is carried over a fork."""
+    """A catalog for one call. Its connections end with it, so that none is inherited by a fork."""
 
     def __init__(self, store: IcebergStore) -> None:
         self._catalog = SqlCatalog(_CATALOG, uri=store._catalog_uri, **store.location.iceberg_options())
@@ -339,7 +339,7 @@ def _arrow_schema(table: Table) -> pa.Schema:
 
 
 def _numbered(schema: pa.Schema) -> Schema:
-    """With ids, which Arrow's columns do not have: they are numbered through, as a new table's are."""
+    """Adds the ids that Arrow's columns do not have, numbered as in a new table."""
     return assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(schema))
 
 

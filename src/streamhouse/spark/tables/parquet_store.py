@@ -60,11 +60,11 @@ class _Entry:
     queries: dict[str, int]
     """Tags of the queries that have written here, each with its last batch."""
     merging: list[dict[str, Any]]
-    """Compactions that are decided: files that go, and the staged one that takes their place."""
+    """Decided compactions: the files to remove, and the staged file that replaces them."""
     starts: int = 0
-    """How often leftovers were cleared away: what a writer had moved in before that may be gone."""
+    """How often leftovers were removed. Files that a writer had moved in before may be gone."""
     horizon_ms: int = 0
-    """Files that were made before are committed no more: a vacuum may have removed them."""
+    """Files made before this time can no longer be committed: a vacuum may have removed them."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -203,14 +203,14 @@ class ParquetStore(TableStore):
         return self.until_alone(attempt)
 
     def forgettable(self, before_ms: int) -> int:
-        """A directory has one version."""
+        """Always 0: a directory has one version."""
         return 0
 
     def current_files(self) -> set[str]:
         return set(self._files())
 
     def referred_files(self, before_ms: int, *, as_if_forgotten: bool) -> set[str]:
-        """Whatever readers see stays; of what is staged, what a compaction has been decided on with."""
+        """All visible files, and the staged files of decided compactions."""
         entry = self._need()
         return set(self._files()) | {piece["staged"] for piece in entry.merging}
 
@@ -218,7 +218,7 @@ class ParquetStore(TableStore):
         return (path.startswith(f"{_STAGING}/") and path.endswith(DATA)) or path.endswith(UNFINISHED)
 
     def drop(self) -> None:
-        """The log goes last, and by the store that wrote it, which knows what is there."""
+        """Removes the log last, with the object store that wrote it."""
         self.delete_files(lambda path: path.endswith(DATA))
 
         async def forget() -> None:
@@ -240,8 +240,8 @@ class ParquetStore(TableStore):
                 raise files_gone(self.location.url) from error
 
     def _finish_merging(self) -> None:
-        """Any process may: each step is harmless when it was done already. What goes, goes only when what takes its
-        place is there: rows are in the table twice for a moment, and never missing.
+        """Any process may do this: each step may be repeated. A file is removed only when its replacement is there. So
+        rows are in the table twice for a moment, and never missing.
         """
         filesystem = self.location.filesystem()
 

@@ -41,7 +41,7 @@ class Decoded:
     """Which of the values became rows."""
     columns: Mapping[str, pa.Array]
     bad: list[tuple[int, str]]
-    """Which did not, and why."""
+    """The values that did not become rows, and why."""
 
 
 def value_columns(values: ValueSpec) -> pa.Schema:
@@ -87,14 +87,16 @@ class Decoder(Protocol):
 
 
 class _GivenColumns:
-    """What the decoders of a given schema share: objects into its columns, as far as they fit."""
+    """Shared by the decoders of a given schema: puts objects into its columns, if they fit."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
         self._coerce = {field.name: coercion_to(field.type) for field in schema}
 
     def fill(self, rows: list[int], objects: list[dict[str, Any]], bad: list[tuple[int, str]]) -> Decoded:
-        """``rows``: which of the values the objects were. ``bad``: those that were none; what does not fit follows."""
+        """``rows``: the position of each object among the values. ``bad``: values that are no objects; those that do
+        not fit are added.
+        """
         kept: list[int] = []
         found: dict[str, list[Any]] = {name: [] for name in self._schema.names}
         for row, each in zip(rows, objects, strict=True):
@@ -111,7 +113,7 @@ class _GivenColumns:
 
 
 class GivenJson:
-    """Columns are given; fields that have none are left out."""
+    """JSON with given columns. Other fields are left out."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._columns = _GivenColumns(schema)
@@ -122,7 +124,7 @@ class GivenJson:
 
 
 class InferredJson:
-    """Columns are those that the table has, and every field beyond that is met."""
+    """JSON with inferred columns: those of the table, and one for every new field."""
 
     def __init__(self, known: pa.Schema) -> None:
         self._known = {field.name: coercion_to(field.type) for field in known if not is_own(field.name)}
@@ -181,7 +183,7 @@ class InferredJson:
 
 
 class Avro:
-    """Values of one Avro schema, bare or behind the five bytes that registry clients put in front."""
+    """Values of one Avro schema, with or without the five bytes that registry clients write first."""
 
     def __init__(self, schema: Mapping[str, Any], *, confluent: bool) -> None:
         from fastavro.schema import parse_schema
@@ -223,7 +225,7 @@ class Avro:
 
 
 def avro_columns(schema: Mapping[str, Any]) -> pa.Schema:
-    """Raises ValueError for what no table can hold."""
+    """Raises ValueError for a schema that no table can have."""
     if schema.get("type") != "record" or not isinstance(schema.get("fields"), list):
         raise ValueError("an Avro schema for rows is a record")
     return pa.schema([(field["name"], _avro_type(field["type"])) for field in schema["fields"]])
@@ -292,7 +294,7 @@ def _inferred(value: Any) -> pa.DataType:
 
 
 def _objects(values: Sequence[bytes | None]) -> tuple[list[int], list[dict[str, Any]], list[tuple[int, str]]]:
-    """A record without a value (a tombstone) is a row without anything but its key."""
+    """A record without a value (a tombstone) is a row with only our own columns."""
     rows: list[int] = []
     objects: list[dict[str, Any]] = []
     bad: list[tuple[int, str]] = []
