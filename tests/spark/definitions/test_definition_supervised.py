@@ -286,6 +286,39 @@ def test_a_runner_whose_spark_has_died_says_so_and_lets_go_at_once(pipelines: Pi
     assert second.went_well is True
 
 
+class AtTheEnd(Pipelines):
+    """Its queries have read everything when they are looked at."""
+
+    def start_query(self, spark: Any, stored: StoredPipeline, *, once: bool) -> FakeQuery:
+        query = FakeQuery()
+        query.is_active = False
+        return query
+
+
+class NoApplication:
+    def session_for(self, pool: str) -> None:
+        return None
+
+    def is_alive(self) -> bool:
+        return True
+
+
+def test_once_runs_isolated_pipelines_too_and_leaves_all_of_them_started(pipelines: Pipelines) -> None:
+    at_the_end = AtTheEnd(pipelines.place)
+    for name, isolated in (("one", False), ("two", True)):
+        pipelines.create(spec(name=name, isolated=isolated), WantedState.RUNNING)
+    ended: list[bool] = []
+    run = threading.Thread(
+        target=lambda: ended.append(at_the_end.run(NoApplication(), threading.Event(), once=True)),  # type: ignore[arg-type]
+        daemon=True,
+    )
+    run.start()
+    run.join(60)
+    assert ended == [True]
+    for stored in pipelines.list():
+        assert (read_report(stored.report).state, stored.wanted) == (State.FINISHED, WantedState.RUNNING)
+
+
 def test_applying_a_file_twice_changes_nothing_the_second_time(pipelines: Pipelines) -> None:
     def wanted(**changes: Any) -> list[WantedPipeline]:
         return [WantedPipeline(spec=spec(**changes), wanted=None, line=1)]

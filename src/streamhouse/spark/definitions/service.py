@@ -148,8 +148,8 @@ class Service(ABC, Generic[S]):
         """Run wanted definitions in this process until ``stopping`` is set. False when Spark has died.
 
         ``only`` are names; without them every definition is taken that may share an application. ``until_idle`` ends
-        when nothing is wanted any more. ``once`` reads what there is, leaves the definitions wanted, ends, and raises
-        the first failure. ``beside`` is called with all definitions at every look.
+        when nothing is wanted any more. ``once`` reads what there is, of all definitions, leaves them wanted, ends, and
+        raises the first failure. ``beside`` is called with all definitions at every look.
         """
 
         def start(stored: Stored[S]) -> Running:
@@ -164,7 +164,7 @@ class Service(ABC, Generic[S]):
             clock=SystemClock(),
             randomness=self._randomness,
             only=only,
-            takes=self.is_shared,
+            takes=lambda stored: once or self.is_shared(stored),
             once=once,
             show=show,
             healthy=application.is_alive,
