@@ -15,7 +15,6 @@ import math
 import random
 import sys
 import tempfile
-import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -23,11 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from streamhouse import StreamHouse
-from streamhouse.spark import read_topic
-from streamhouse.spark.pipelines.applications import Application
-from streamhouse.spark.pipelines.place import Place
-from streamhouse.spark.pipelines.service import Pipelines, run
-from streamhouse.spark.pipelines.yaml_file import read_pipelines
+from streamhouse.spark import read_topic, session
 
 HERE = Path(__file__).parent
 NOON = datetime(2024, 5, 17, 12, 0, tzinfo=UTC)
@@ -65,8 +60,7 @@ def stamp(at: datetime) -> str:
 
 async def fill(shop: StreamHouse, minutes: int) -> int:
     for topic in ("orders", "clicks", "metrics", "revenue", "conversions", "alerts"):
-        created = await shop.create_topic(topic, 2)
-        await shop.agent.wait_leading(created.partition_keys(), timeout_s=30)
+        await shop.create_topic(topic, 2)
     count = 0
     for topic, key, value in afternoon(minutes):
         await shop.produce(topic, json.dumps(value).encode(), key=key.encode())
@@ -74,32 +68,25 @@ async def fill(shop: StreamHouse, minutes: int) -> int:
     return count
 
 
-def run_pipelines(data_dir: str) -> Application:
-    """As `streamhouse apply` and `streamhouse pipeline run --until-idle` do."""
-    place = Place(address_options={"dataDir": data_dir}, checkpoints=f"{data_dir}/checkpoints")
-    pipelines = Pipelines(place)
-    file = HERE / "pipelines.yaml"
-    for applied in pipelines.apply(read_pipelines(file.read_text(), file=str(file)), dry_run=False):
-        say(f"{applied.action} {applied.name}")
-    application = Application.open("local[*]", fast_start=True, config={"spark.sql.shuffle.partitions": "2"})
-    run(pipelines, application, threading.Event(), until_idle=True)
-    return application
+async def command(*words: str) -> None:
+    """Run `streamhouse …`, as in a terminal."""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "streamhouse", *words)
+    if await process.wait() != 0:
+        raise SystemExit(f"streamhouse {words[0]} has failed")
 
 
-def look(application: Application, data_dir: str) -> dict[str, list[tuple[datetime, float]]]:
-    """The results, as anyone would read them: topics as DataFrames."""
-    spark = application.session_for("look")
-    revenue = spark.createDataFrame([], "product STRING, minute TIMESTAMP, orders BIGINT, revenue DOUBLE").schema
-    from pyspark.sql import functions as fn
-
-    rows = read_topic(spark, "revenue", text=True, dataDir=data_dir)
-    parsed = rows.select(fn.from_json("value", revenue).alias("r")).select("r.*")
-    pairs = read_topic(spark, "conversions", dataDir=data_dir).count()
+def look(data_dir: str) -> dict[str, list[tuple[datetime, float]]]:
+    """Read the results as any Spark program would: topics are DataFrames."""
+    spark = session(fast_start=True, dataDir=data_dir)
+    pairs = read_topic(spark, "conversions").count()
     say(f"\n{pairs} times a click was followed by an order of the same product within ten minutes")
-    say(f"{read_topic(spark, 'alerts', dataDir=data_dir).count()} requests took longer than half a second")
+    say(f"{read_topic(spark, 'alerts').count()} requests took longer than half a second")
+    revenue = "product STRING, minute TIMESTAMP, orders BIGINT, revenue DOUBLE"
+    rows = read_topic(spark, "revenue", text=True).selectExpr(f"from_json(value, '{revenue}') AS r").select("r.*")
     series: dict[str, list[tuple[datetime, float]]] = defaultdict(list)
-    for row in parsed.orderBy("minute").collect():
+    for row in rows.orderBy("minute").collect():
         series[row.product].append((row.minute.astimezone(UTC), row.revenue))  # Spark gives local times
+    spark.stop()
     return series
 
 
@@ -113,7 +100,7 @@ def smooth(points: list[tuple[datetime, float]], first: datetime, last: datetime
 
 
 def nice_step(top: float) -> float:
-    """Of a scale with about five lines: 1, 2 or 5 times a power of ten."""
+    """The step of a scale with about five lines: 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(top / 5))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= top / 5)
 
@@ -168,6 +155,16 @@ def say(line: str) -> None:
     sys.stdout.write(f"{line}\n")
 
 
+async def run(data_dir: str, minutes: int, target: Path) -> None:
+    async with StreamHouse.open(data_dir=data_dir) as shop:
+        say(f"{await fill(shop, minutes)} records in orders, clicks and metrics")
+        await command("apply", "--file", str(HERE / "pipelines.yaml"), "--data-dir", data_dir)
+        few = ("--conf", "spark.sql.shuffle.partitions=2")
+        await command("pipeline", "run", "--until-idle", "--fast-start", *few, "--data-dir", data_dir)
+        plot(await asyncio.to_thread(look, data_dir), target)
+    say(f"the plot is in {target}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="A shop's afternoon in topics, pipelines and a plot.")
     parser.add_argument("--keep", metavar="DIR", help="where the data stays")
@@ -175,23 +172,7 @@ def main() -> None:
     parser.add_argument("--plot", default="shop.svg", help="where the plot goes")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        data_dir = given.keep or f"{scratch}/shop"
-        loop = asyncio.new_event_loop()
-        threading.Thread(target=loop.run_forever, daemon=True).start()
-
-        def wait(call: Any) -> Any:
-            return asyncio.run_coroutine_threadsafe(call, loop).result()
-
-        opened = StreamHouse.open(data_dir=data_dir)
-        shop = wait(opened.__aenter__())
-        try:
-            say(f"{wait(fill(shop, given.minutes))} records in orders, clicks and metrics")
-            application = run_pipelines(data_dir)
-            plot(look(application, data_dir), Path(given.plot))
-            say(f"the plot is in {given.plot}")
-            application.stop()
-        finally:
-            wait(opened.__aexit__(None, None, None))
+        asyncio.run(run(given.keep or f"{scratch}/shop", given.minutes, Path(given.plot)))
 
 
 if __name__ == "__main__":

@@ -8,16 +8,21 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from streamhouse.app import story
 from streamhouse.app.demo import DEMO_TOPICS, RECORDS_PER_PARTITION
 from streamhouse.app.story import ZONES, tell_story
 from streamhouse.core.clock import SystemClock
+from streamhouse.core.errors import CorruptData
 from streamhouse.core.randomness import SystemRandomness
 from streamhouse.core.settings import load_settings
+from streamhouse.wire.codecs import Codec
+from streamhouse.wire.records import Record, build_batch
 
 # Deaths noticed in two seconds instead of six: the story is the same.
 QUICK = {
@@ -114,6 +119,21 @@ async def test_s1_19_the_story_on_postgres_and_s3(
         dsn=postgres_database,
     )
     assert shown.count("agent-us-east-1c") == len(PARTITIONS)
+
+
+async def test_the_story_fails_when_a_record_reads_back_with_another_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The offsets are right, so only a comparison of the records finds it."""
+
+    def altered(records: list[Record], *, codec: Codec) -> bytes:
+        changed = [replace(record, value=b"other") if number == 7 else record for number, record in enumerate(records)]
+        return build_batch(changed, codec=codec)
+
+    monkeypatch.setattr(story, "build_batch", altered)
+    settings = load_settings(flags={"data_dir": str(tmp_path), "durability": "object", **QUICK}).settings
+    with pytest.raises(CorruptData, match=r"offset 7 was acknowledged as .*, and reads .*other"):
+        await tell_story(settings, clock=SystemClock(), randomness=SystemRandomness(), tell=lambda *told: None)
 
 
 ANY_PORT = ("--kafka-listen", "127.0.0.1:0")

@@ -138,7 +138,7 @@ class TestConfigShow:
         assert done.returncode == 2
         assert "Traceback" in done.stderr
 
-    def test_s3_6_disable_embedded_agent(self, streamhouse) -> None:  # type: ignore[no-untyped-def]
+    def test_disable_embedded_agent(self, streamhouse) -> None:  # type: ignore[no-untyped-def]
         done = streamhouse("config", "show", "-o", "json", DISABLE_EMBEDDED_AGENT="1")
         [row] = [row for row in json.loads(done.stdout) if row["key"] == "embedded_agent"]
         assert row["value"] is False

@@ -160,7 +160,7 @@ def test_keys_of_a_partition_sort_by_offset(offsets: list[int]) -> None:
     assert first < second
 
 
-async def test_s2_45_objects_older_than_a_stamp_are_listed_by_their_keys() -> None:
+async def test_objects_older_than_a_stamp_are_listed_by_their_keys() -> None:
     store = MemoryStore(clock=CLOCK)
     stamps = [5, 10, 11, 10**12]
     for prefix, kind in ((SHARED_BLOB_PREFIX, SharedBlobKey), (STAGING_PREFIX, StagingKey), (PROBE_PREFIX, ProbeKey)):

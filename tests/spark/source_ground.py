@@ -23,9 +23,9 @@ from streamhouse.metadata.contract import (
 )
 from streamhouse.objectstore.keys import CompactedKey
 from streamhouse.spark.address import resolve_address
-from streamhouse.spark.arrow_rows import arrow_schema
 from streamhouse.spark.batch import BatchRead, Task, TaskReader
 from streamhouse.spark.options import parse_read_options
+from streamhouse.spark.rows import arrow_schema
 from streamhouse.wire.batch import iter_batches
 from streamhouse.wire.codecs import Codec
 from streamhouse.wire.records import Header, Record

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamhouse.core.errors import ConfigError, InvalidSetting, UnknownSetting
-from streamhouse.spark.sink_options import parse_write_options
-from streamhouse.spark.sink_schema import check_schema
+from streamhouse.spark.sink_options import check_schema, parse_write_options
 from streamhouse.wire.codecs import Codec
 
 

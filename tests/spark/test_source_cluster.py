@@ -54,7 +54,7 @@ def orders(streamhouse: RunningStreamHouse) -> RunningStreamHouse:
     return streamhouse
 
 
-def test_p_5_a_cluster_whose_machines_have_no_streamhouse_reads_a_topic(
+def test_a_cluster_whose_machines_have_no_streamhouse_reads_a_topic(
     spark_cluster: SparkCluster, orders: RunningStreamHouse, fleet_options: dict[str, str], tmp_path: Path
 ) -> None:
     bare = bare_site_packages(tmp_path / "bare")

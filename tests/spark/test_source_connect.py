@@ -11,7 +11,7 @@ from streamhouse.testing.plugin import RunningStreamHouse
 from streamhouse.testing.services import start_spark_connect
 
 
-def test_p_5_a_connect_session_brings_the_code_along(
+def test_a_connect_session_brings_the_code_along(
     streamhouse: RunningStreamHouse, source_options: dict[str, str], tmp_path: Path
 ) -> None:
     streamhouse.run(streamhouse.api.create_topic("orders", 2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections import Counter
@@ -14,8 +15,10 @@ import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from source_ground import BASE_MS, fill
+from source_ground import BASE_MS, fill, sample
 
+from streamhouse import StreamHouse
+from streamhouse.log.reader.reader import LogReader
 from streamhouse.metadata.contract import Pin
 from streamhouse.spark import read_topic
 from streamhouse.testing.plugin import RunningStreamHouse
@@ -86,7 +89,7 @@ def numbers(partition: int, *offsets: range) -> list[tuple[int, int]]:
 
 
 class TestBatch:
-    def test_p_1_spark_reads_a_topic_by_the_formats_name_alone(
+    def test_spark_reads_a_topic_by_the_formats_name_alone(
         self, spark: SparkSession, orders: RunningStreamHouse, source_options: dict[str, str]
     ) -> None:
         produce(orders, 0, 1_000)
@@ -104,6 +107,45 @@ class TestBatch:
         assert (row.key, row.value, row.timestampType) == ("key-3", "value-3", 0)
         assert row.timestamp.timestamp() * 1000 == BASE_MS + 3
         assert [(header.key, header.value) for header in row.headers] == [("n", b"3"), ("empty", None)]
+
+    def test_agents_serve_no_bytes(
+        self,
+        spark: SparkSession,
+        orders: RunningStreamHouse,
+        source_options: dict[str, str],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """Spark reads the objects. The agent's reader, which serves every client, is not used."""
+        asked: list[str] = []
+
+        def noting(name: str) -> Any:
+            async def call(self: LogReader, *args: Any, **kwargs: Any) -> Any:
+                asked.append(name)
+                return await inner(self, *args, **kwargs)
+
+            inner = getattr(LogReader, name)
+            return call
+
+        for name in ("read", "end_offsets"):
+            monkeypatch.setattr(LogReader, name, noting(name))
+        produce(orders, 0, 1_000)
+        frame = read_topic(spark, "orders", **source_options)
+        assert [(row.offset, row.value) for row in frame.orderBy("offset").collect()] == [
+            (number, sample(number).value) for number in range(1_000)
+        ]
+        assert asked == []
+        assert len(orders.run(orders.api.read("orders", 0, 0, max_bytes=1 << 24))) == 1_000
+        assert "read" in asked  # this is how the agent serves a client
+
+    def test_a_topic_is_read_when_no_agent_runs(self, spark: SparkSession, tmp_path: Path) -> None:
+        async def make() -> None:
+            async with StreamHouse.open(data_dir=str(tmp_path)) as api:
+                await api.create_topic("orders", 1)
+                await fill(api, "orders", 0, 1_000)
+
+        asyncio.run(make())
+        rows = read_topic(spark, "orders", dataDir=str(tmp_path)).orderBy("offset").collect()
+        assert [(row.offset, row.value) for row in rows] == [(n, sample(n).value) for n in range(1_000)]
 
     def test_an_empty_topic_is_an_empty_frame(
         self, spark: SparkSession, orders: RunningStreamHouse, source_options: dict[str, str]
@@ -128,7 +170,7 @@ class TestBatch:
         frame = read_topic(spark, "orders", **source_options)
         assert [frame.where(f"offset < {end}").count() for end in (10, 90, 100)] == [10, 90, 100]
 
-    def test_p_1_a_mistyped_topic_is_one_line(
+    def test_a_mistyped_topic_is_one_line(
         self, spark: SparkSession, orders: RunningStreamHouse, source_options: dict[str, str]
     ) -> None:
         with pytest.raises(AnalysisException) as caught:
@@ -136,7 +178,7 @@ class TestBatch:
         assert "TopicNotFound: there is no topic 'order' (did you mean orders?)" in str(caught.value)
         assert "Traceback" not in str(caught.value)
 
-    def test_p_1_a_mistyped_option_is_refused_when_loading(
+    def test_a_mistyped_option_is_refused_when_loading(
         self, spark: SparkSession, orders: RunningStreamHouse, source_options: dict[str, str]
     ) -> None:
         with pytest.raises(AnalysisException) as caught:
@@ -153,7 +195,7 @@ class TestBatch:
 
 
 class TestStream:
-    def test_p_2_a_stream_of_latest_loses_nothing_from_its_start_through_a_restart(
+    def test_a_stream_of_latest_loses_nothing_from_its_start_through_a_restart(
         self, spark: SparkSession, orders: RunningStreamHouse, source_options: dict[str, str], checkpoint: str
     ) -> None:
         produce(orders, 0, 100)
@@ -168,7 +210,7 @@ class TestStream:
             rows.wait_for(25)
         assert rows.all == [*numbers(0, range(100, 120)), *numbers(1, range(5))]
 
-    def test_p_2_a_batch_that_was_not_finished_is_repeated_with_the_same_rows(
+    def test_a_batch_that_was_not_finished_is_repeated_with_the_same_rows(
         self, spark: SparkSession, orders: RunningStreamHouse, source_options: dict[str, str], checkpoint: str
     ) -> None:
         """Also batch 0, whose start was "latest" when the query began, not when it is repeated."""
@@ -186,7 +228,7 @@ class TestStream:
             again.wait_for(10)
         assert again.all == numbers(0, range(10, 20))
 
-    def test_p_2_available_now_ends_by_itself_within_its_limits(
+    def test_available_now_ends_by_itself_within_its_limits(
         self, spark: SparkSession, orders: RunningStreamHouse, source_options: dict[str, str], checkpoint: str
     ) -> None:
         produce(orders, 0, 300)
@@ -248,7 +290,7 @@ class TestStream:
         produce(orders, 0, 12)
         with (
             running(stream(spark, options), checkpoint, rows, availableNow=True) as query,
-            pytest.raises(StreamingQueryException, match="the topic orders was deleted and created anew"),
+            pytest.raises(StreamingQueryException, match="the topic orders was deleted and created again"),
         ):
             query.awaitTermination(WAIT_S)
         options["failOnDataLoss"] = "false"

@@ -37,14 +37,13 @@ from streamhouse.core.ids import PartitionKey
 from streamhouse.metadata.contract import KAFKA_BATCHES, SEGMENT_V1
 from streamhouse.metadata.postgres.store import PostgresMetadata
 from streamhouse.spark.address import resolve_address
-from streamhouse.spark.arrow_rows import arrow_schema
 from streamhouse.spark.batch import Task
 from streamhouse.spark.connection import connect
 from streamhouse.spark.offsets import INITIAL
 from streamhouse.spark.options import parse_read_options
 from streamhouse.spark.pins import keep_renewed, pin
 from streamhouse.spark.plan import ReadRange, SplitRules, plan_splits
-from streamhouse.spark.rows import DEFAULT_COLUMNS, HEADERS
+from streamhouse.spark.rows import DEFAULT_COLUMNS, HEADERS, arrow_schema
 from streamhouse.spark.snapshot import scan_ranges
 from streamhouse.spark.stream import StreamRead
 from streamhouse.testing.plugin import RunningStreamHouse
@@ -84,7 +83,7 @@ def expected(number: int, partition: int, offset: int) -> dict[str, Any]:
     }
 
 
-def test_p_1_rows_have_exactly_the_arrow_types_that_spark_expects_of_the_kafka_sources_columns() -> None:
+def test_rows_have_exactly_the_arrow_types_that_spark_expects_of_the_kafka_sources_columns() -> None:
     headers = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
     kafka = StructType(
         [
@@ -101,7 +100,7 @@ def test_p_1_rows_have_exactly_the_arrow_types_that_spark_expects_of_the_kafka_s
     assert arrow_schema((*DEFAULT_COLUMNS, HEADERS)).equals(to_arrow_schema(kafka, timezone="UTC"))
 
 
-def test_p_1_every_record_comes_as_it_was_written_from_both_kinds_of_entry_and_all_codecs(
+def test_every_record_comes_as_it_was_written_from_both_kinds_of_entry_and_all_codecs(
     orders: RunningStreamHouse, source_options: dict[str, str]
 ) -> None:
     orders.run(fill(orders.api, "orders", 0, 500))
@@ -343,7 +342,7 @@ class TestObjectsThatGoAway:
 class TestStoresThatDoNotAnswer:
     """Told by the planner, in one line, and not by every task."""
 
-    def test_p_1_the_object_store(self, orders: RunningStreamHouse, source_options: dict[str, str]) -> None:
+    def test_the_object_store(self, orders: RunningStreamHouse, source_options: dict[str, str]) -> None:
         orders.run(fill(orders.api, "orders", 0, 10))
         (port,) = free_ports(1)
         elsewhere = {
@@ -359,7 +358,7 @@ class TestStoresThatDoNotAnswer:
             plan({**source_options, "subscribe": "orders", **elsewhere})
         assert "\n" not in str(caught.value)
 
-    def test_p_1_the_metadata_store(self, source_options: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_metadata_store(self, source_options: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(PostgresMetadata.__init__.__kwdefaults__, "retry_deadline_ms", 500)
         (port,) = free_ports(1)
         url = f"postgresql://someone:secret@127.0.0.1:{port}/nowhere"

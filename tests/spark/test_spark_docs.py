@@ -117,7 +117,7 @@ def dev(directory: Path) -> Iterator[str]:
             dev.communicate(timeout=PATIENCE_S)
 
 
-def test_p_6_the_guides_first_steps_work_when_pasted(tmp_path: Path) -> None:
+def test_the_guides_first_steps_work_when_pasted(tmp_path: Path) -> None:
     steps = [*python_snippets("spark.md", "From zero"), *python_snippets("spark-sink.md", "From zero")]
     assert len(steps) == 4
     with dev(tmp_path) as address:

@@ -18,7 +18,7 @@ def stream(**options: str) -> ReadOptions:
 
 
 class TestAsTheKafkaSource:
-    def test_p_1_a_batch_reads_everything_and_a_stream_what_comes(self) -> None:
+    def test_a_batch_reads_everything_and_a_stream_what_comes(self) -> None:
         assert (batch().starting.edge, batch().ending.edge) == (Edge.EARLIEST, Edge.LATEST)
         assert stream().starting.edge is Edge.LATEST
 
@@ -104,7 +104,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("options", "said"), WRONG)
-def test_p_1_a_wrong_option_is_one_line_that_says_what_to_write(options: dict[str, str], said: str) -> None:
+def test_a_wrong_option_is_one_line_that_says_what_to_write(options: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         batch(**options)
     assert said in str(caught.value)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from streamhouse.cli.main import app
 from streamhouse.core.clock import SystemClock
-from streamhouse.spark.jvm_cache import cache_options
+from streamhouse.spark.java import cache_options
 from streamhouse.spark.packing import directory_of, forget_unused, pack
 
 NEEDED = ("spark.source", "spark.fetching", "metadata.postgres.store", "wire._columns")
@@ -24,7 +24,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pack(tmp_path_factory.mktemp("packs"))
 
 
-def test_p_5_what_is_packed_runs_on_a_python_that_has_only_what_pyspark_needs(archive: Path, tmp_path: Path) -> None:
+def test_what_is_packed_runs_on_a_python_that_has_only_what_pyspark_needs(archive: Path, tmp_path: Path) -> None:
     with tarfile.open(archive) as tar:
         tar.extractall(tmp_path / "unpacked", filter="data")
     bare = bare_site_packages(tmp_path / "bare")

@@ -48,7 +48,7 @@ LOGS = st.lists(st.tuples(ENTRIES, st.integers(0, 50), st.booleans()), max_size=
     data=st.data(),
 )
 @settings(max_examples=200, deadline=None)
-def test_p_1_every_offset_is_in_exactly_one_split(
+def test_every_offset_is_in_exactly_one_split(
     logs: list[tuple[list[tuple[int, int]], int, bool]],
     parallelism: int,
     split_bytes: int,

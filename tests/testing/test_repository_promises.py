@@ -129,6 +129,24 @@ def test_no_test_is_skipped() -> None:
     assert found == []
 
 
+def test_tests_that_are_not_collected_by_default_have_a_target_that_runs_them() -> None:
+    """The only other way to leave a test out: minutes-long stories, which `make test-spark` runs."""
+    leaving_out = re.compile(
+        r"^collect_ignore.*|^.*def pytest_(?:ignore_collect|collection_modifyitems).*", re.MULTILINE
+    )
+    allowed = 'collect_ignore_glob = [] if os.environ.get("SPARK_KILLS") else ["test_*.py"]'
+    found = {
+        str(path.relative_to(ROOT)): line
+        for path in sources("tests")
+        if path != Path(__file__)
+        for line in leaving_out.findall(path.read_text())
+    }
+    folders = ("kill", "pipelines/long", "tables/long")
+    assert found == {f"tests/spark/{folder}/conftest.py": allowed for folder in folders}
+    makefile = (ROOT / "Makefile").read_text()
+    assert re.search(r"^test-spark:.*\n\t@SPARK_KILLS=\S+ \S+ -m pytest tests/spark ", makefile, re.MULTILINE)
+
+
 def test_no_two_test_files_share_a_name() -> None:
     names = Counter(path.name for path in sources("tests") if path.name.startswith("test_"))
     assert [name for name, count in names.items() if count > 1] == []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -22,8 +22,9 @@ from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.core.randomness import Randomness
 from streamhouse.core.settings import Settings
 from streamhouse.metadata.contract import KAFKA_LISTENER, Lease, NewTopic, ScanRange, Topic
+from streamhouse.wire.batch import iter_batches
 from streamhouse.wire.codecs import Codec
-from streamhouse.wire.records import build_batch
+from streamhouse.wire.records import Record, build_batch, decode_records
 
 ZONES: Final = ("us-east-1a", "us-east-1b", "us-east-1c")
 _PATIENCE_S: Final = 120.0
@@ -33,6 +34,8 @@ _LOOK_S: Final = 0.05
 Cell = str | int
 Tell = Callable[[str, Sequence[str], Sequence[Sequence[Cell]]], None]
 """A heading, columns, rows."""
+Written = dict[PartitionKey, list[Record]]
+"""What was acknowledged, in order, with the offset that each record got."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,7 +54,7 @@ async def tell_story(settings: Settings, *, clock: Clock, randomness: Randomness
         await _tell_agents(stores, tell)
         await _tell_leases(stores, tell, "Three agents share nine partitions")
 
-        written: dict[PartitionKey, int] = {}
+        written: Written = {}
         await _write(actors, topics, written, clock)
         await _tell_watermarks(stores, topics, tell)
 
@@ -132,18 +135,18 @@ def _leader(actors: Sequence[Actor], key: PartitionKey) -> Actor | None:
     return next((actor for actor in actors if key in actor.agent.log.led_keys()), None)
 
 
-async def _write(
-    actors: Sequence[Actor], topics: Sequence[Topic], written: dict[PartitionKey, int], clock: Clock
-) -> None:
+async def _write(actors: Sequence[Actor], topics: Sequence[Topic], written: Written, clock: Clock) -> None:
     """A hundred records to every partition, acks=all: each is in an object and committed before this returns."""
     for topic, demo in zip(topics, DEMO_TOPICS, strict=True):
         for key in topic.partition_keys():
-            batch = build_batch(demo_records(demo, key.partition, now_ms=clock.wall_ms()), codec=Codec.LZ4)
-            written[key] = await _append(actors, key, batch)
+            records = demo_records(demo, key.partition, now_ms=clock.wall_ms())
+            base = await _append(actors, key, build_batch(records, codec=Codec.LZ4))
+            acknowledged = [replace(record, offset=base + number) for number, record in enumerate(records)]
+            written.setdefault(key, []).extend(acknowledged)
 
 
 async def _append(actors: Sequence[Actor], key: PartitionKey, batch: bytes) -> int:
-    """As a client does: to whoever leads, and again if that has changed. Returns the next offset."""
+    """As a client does: send to the leader, and again if that has changed. Returns the first offset."""
     async with asyncio.timeout(_PATIENCE_S):
         while True:
             actor = _leader(actors, key)
@@ -151,21 +154,33 @@ async def _append(actors: Sequence[Actor], key: PartitionKey, batch: bytes) -> i
                 try:
                     append = actor.agent.log.append(key, batch, acks=-1)
                     await append.done
-                    return append.last_offset + 1
+                    return append.base_offset
                 except NotLeader:
                     pass
             await asyncio.sleep(_LOOK_S)
 
 
-async def _check(actors: Sequence[Actor], written: dict[PartitionKey, int]) -> None:
-    for key, end in written.items():
-        reader = actors[0].agent.reader
-        offset = (await reader.end_offsets(key)).log_start_offset
-        while offset < end:
-            found = await reader.read(key, offset, max_bytes=1 << 20)
-            if found.next_offset <= offset:
-                raise CorruptData(f"{key} was acknowledged up to {end} and can be read up to {offset}")
-            offset = found.next_offset
+async def _check(actors: Sequence[Actor], written: Written) -> None:
+    """Compares every acknowledged record of this run with what is read back. Raises CorruptData."""
+    for key, acknowledged in written.items():
+        found = {record.offset: record for record in await _read_back(actors[0], key, acknowledged[0].offset)}
+        for record in acknowledged:
+            if found.get(record.offset) != record:
+                raise CorruptData(
+                    f"{key}: offset {record.offset} was acknowledged as {record}, and reads {found.get(record.offset)}"
+                )
+
+
+async def _read_back(actor: Actor, key: PartitionKey, offset: int) -> list[Record]:
+    records: list[Record] = []
+    while True:
+        found = await actor.agent.reader.read(key, offset, max_bytes=1 << 20)
+        for batch in found.batches:
+            for position, _ in iter_batches(batch):
+                records += decode_records(batch, position)
+        if found.next_offset <= offset:
+            return records
+        offset = found.next_offset
 
 
 async def _tell_agents(stores: Stores, tell: Tell) -> None:

@@ -1,4 +1,4 @@
-"""What a script learns from the exit status. Stable: a number never changes its meaning."""
+"""Exit codes. They are stable: a number never changes its meaning."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ MEANINGS: Final[Mapping[ExitCode, str]] = {
     ExitCode.FAILURE: "it failed in a way that has no number of its own; a bug also ends here",
     ExitCode.USAGE: "a flag, setting, argument or request is wrong",
     ExitCode.NOT_FOUND: "a topic, partition, agent, group, transfer or object does not exist",
-    ExitCode.CONFLICT: "it exists already, or somebody else was faster or holds it",
+    ExitCode.CONFLICT: "it exists already, another process was faster, or another process holds it",
     ExitCode.UNAVAILABLE: "the metadata store or the object store does not answer; try again",
     ExitCode.CORRUPT: "bytes failed a check",
     ExitCode.DENIED: "credentials or permissions",
     ExitCode.TOO_NEW: "written by a newer version",
     ExitCode.ANOMALY: "a chaos run found an anomaly",
     ExitCode.INTERRUPTED: "Ctrl-C",
-    ExitCode.CLOSED_PIPE: "whoever read the output stopped reading",
+    ExitCode.CLOSED_PIPE: "the reader of the output stopped reading",
 }
 
 _BY_ERROR: Final[Mapping[type[errors.StreamHouseError], ExitCode]] = {

@@ -8,7 +8,7 @@ import typer
 
 from streamhouse import __version__
 from streamhouse.cli import manners
-from streamhouse.cli.commands import apply, chaos, config, demo, pipeline, serve, spark, table, topic_configs
+from streamhouse.cli.commands import chaos, config, demo, pipeline, serve, spark, table, topic_configs
 
 app = typer.Typer(
     name="streamhouse",
@@ -19,7 +19,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"]},
 )
 
-apply.register(app)
 chaos.register(app)
 config.register(app)
 demo.register(app)

@@ -37,7 +37,7 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def show_rows(columns: Sequence[str], rows: Sequence[Mapping[str, object]], output: Output) -> None:
-    """``columns``: those that a table has room for; JSON has them all."""
+    """A table shows ``columns``; JSON has all fields."""
     if output is Output.JSON:
         show_json(rows)
     else:
@@ -45,7 +45,7 @@ def show_rows(columns: Sequence[str], rows: Sequence[Mapping[str, object]], outp
 
 
 def show_facts(document: Mapping[str, object], output: Output) -> None:
-    """One thing, a line for all that is known of it."""
+    """Shows one document: a line for each field."""
     if output is Output.JSON:
         show_json(document)
     else:

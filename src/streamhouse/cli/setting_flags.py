@@ -56,7 +56,7 @@ def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def add_group(app: typer.Typer, name: str, help: str, commands: Mapping[str, Callable[..., None]]) -> None:
-    """Commands under one word, each with its settings flags."""
+    """Adds a group of commands, each with its settings flags."""
     group = typer.Typer(help=help, no_args_is_help=True)
     for word, command in commands.items():
         group.command(word)(takes_settings(command))

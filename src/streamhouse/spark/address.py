@@ -55,9 +55,8 @@ def is_address_option(option: str) -> bool:
 def resolve_address(
     options: Mapping[str, str], *, environ: Mapping[str, str] | None = None, working_dir: Path | None = None
 ) -> StoreAddress:
-    """Options before environment before file before defaults, as everywhere. Raises ConfigError.
-
-    A local directory must exist: a reader that made one would answer "no such topic" to a mistyped path.
+    """Options count before environment, file and defaults, as everywhere. A local directory must exist: if a mistyped
+    path were created, the error would be "no such topic". Raises ConfigError.
     """
     given = {
         _BY_PLAIN_NAME[plain]: value for name, value in options.items() if (plain := plain_name(name)) in _BY_PLAIN_NAME

@@ -11,7 +11,9 @@ from streamhouse.spark.offsets import Offsets, TopicPartition
 from streamhouse.spark.options import RateLimits
 
 _ROUNDS: Final = 64
-"""What is left of a share goes to the others again and again; after this many rounds it is nothing worth having."""
+"""What a partition leaves of its share is divided among the others, in rounds. After this many rounds the rest is
+negligible.
+"""
 
 
 def rows_between(start: Offsets, end: Offsets) -> int:
@@ -19,15 +21,15 @@ def rows_between(start: Offsets, end: Offsets) -> int:
 
 
 def holds_back(start: Offsets, end: Offsets, limits: RateLimits, *, since_last_ms: int) -> bool:
-    """Whether too little has come to be worth a batch, and not for too long."""
+    """True while there are fewer rows than ``min_rows`` and the wait is shorter than ``max_delay_ms``."""
     if limits.min_rows is None or since_last_ms >= limits.max_delay_ms:
         return False
     return rows_between(start, end) < limits.min_rows
 
 
 def limit_rows(start: Offsets, end: Offsets, max_rows: int) -> dict[TopicPartition, int]:
-    """Each partition its share by how far it is behind. As in the Kafka source a share is at least one row, so that
-    small partitions do not starve: the batch may be larger by less than a row a partition.
+    """Divides ``max_rows`` by how far each partition is behind. As in the Kafka source, a share is at least one row, so
+    that small partitions do not starve. So the batch may be larger, by less than one row for each partition.
     """
     total = rows_between(start, end)
     if total <= max_rows:
@@ -92,7 +94,7 @@ def _reaches(entries: Sequence[Entry], to_offset: int) -> bool:
 
 
 def _offset_after(from_offset: int, to_offset: int, entries: Sequence[Entry], share_bytes: float) -> int:
-    """How far ``share_bytes`` go; inside of an entry by its average."""
+    """The offset that ``share_bytes`` reach. Inside an entry, all records count as equally large."""
     at, left = from_offset, share_bytes
     for entry in entries:
         upto = min(entry.end_offset + 1, to_offset)

@@ -1,7 +1,7 @@
 """A batch read: planned once on the driver, carried out by tasks. Knows nothing of pyspark.
 
-Spark plans a loaded DataFrame once and keeps the plan; nobody tells when its last query has ended. So the plan is a
-snapshot: every action on the same ``load()`` gives the same rows, and its pin lives as long as tasks renew it.
+Spark plans a loaded DataFrame once and keeps the plan. It does not say when the last query on it has ended. So the plan
+is a snapshot: every action on the same ``load()`` gives the same rows, and its pin exists as long as tasks renew it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReader:
-    """Travels to the executors, and reads there."""
+    """Sent to the executors, and reads there."""
 
     address: StoreAddress
     columns: tuple[str, ...]
@@ -60,7 +60,7 @@ class BatchRead:
     options: ReadOptions
 
     def plan(self) -> list[Task]:
-        """Raises what is wrong with topics, offsets or stores, before any task exists."""
+        """Raises errors of topics, offsets and stores before any task exists."""
         connection = connect(self.address)
         return connection.run(_plan(connection, self.options))
 
@@ -98,7 +98,7 @@ def _reaches_the_tail(ending: Position, snapshot: Snapshot) -> bool:
 
 
 async def check_objects(connection: Connection, splits: Sequence[Split]) -> None:
-    """Whether the object store answers at all: once here, rather than from every task. Raises StoreError."""
+    """Check once, on the driver, that the object store answers. Raises StoreError."""
     if splits:
         with suppress(ObjectNotFound):  # compaction may have been quicker; tasks know what to do about it
             await (await connection.objects()).head(splits[0].ranges[0].entries[0].object_key)

@@ -1,20 +1,21 @@
-"""The two stores, usable from the plain functions that Spark calls: an event loop in a thread, once per process.
+"""The two stores, for the plain functions that Spark calls: an event loop in a thread, once per process.
 
-Spark keeps its Python workers, so what is opened for one task serves the next. A worker forked off a process that had
-connections opens its own: neither threads nor sockets survive a fork.
+Spark keeps its Python workers, so the next task uses what an earlier one has opened. A forked worker opens its own
+connections: neither threads nor sockets survive a fork.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, Final, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from streamhouse.core.clock import Clock, SystemClock
-from streamhouse.core.errors import MetadataUnavailable
+from streamhouse.core.errors import MetadataUnavailable, StreamHouseError
 from streamhouse.core.ids import PartitionKey
 from streamhouse.core.limits import MIB
 from streamhouse.core.randomness import Randomness, SystemRandomness
@@ -28,6 +29,7 @@ from streamhouse.objectstore.opening import open_store
 from streamhouse.objectstore.retries import RetryingStore, RetryPolicy
 from streamhouse.spark.address import StoreAddress
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _TIMEOUT_S: Final = 300.0
@@ -35,8 +37,23 @@ _TIMEOUT_S: Final = 300.0
 _CLOSE_TIMEOUT_S: Final = 5.0
 
 
+def one_line(call: Callable[P, T]) -> Callable[P, T]:
+    """Decorates what Spark calls: an error of ours is shown as one line. Other errors keep their frames."""
+
+    @functools.wraps(call)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return call(*args, **kwargs)
+        except StreamHouseError:
+            # PySpark's own switch. This process is a Python worker, which ends with this error.
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+            raise
+
+    return wrapped
+
+
 class Connection:
-    """Stores are opened when first asked for: most tasks never need the metadata."""
+    """Opens each store at its first use: most tasks never need the metadata."""
 
     def __init__(
         self, address: StoreAddress, *, clock: Clock | None = None, randomness: Randomness | None = None
@@ -141,7 +158,7 @@ def connect(address: StoreAddress) -> Connection:
 
 
 def close_connections() -> None:
-    """Close all of this process; the next ``connect`` opens anew."""
+    """Close all connections of this process. The next ``connect`` opens new ones."""
     with _guard:
         connections = list(_connections.values())
         _connections.clear()
@@ -150,7 +167,7 @@ def close_connections() -> None:
 
 
 def _forget_connections() -> None:
-    """In a forked child. Kept, not closed: what closing would do to files and sockets is the parent's to do."""
+    """Called in a forked child. The connections are kept and not closed: they belong to the parent."""
     global _guard
     _guard = threading.Lock()  # the parent may have been holding it
     _inherited.extend(_connections.values())

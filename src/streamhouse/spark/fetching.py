@@ -2,8 +2,8 @@
 
 Objects are fetched ahead on the connection's loop while Spark's thread decodes what has come. Every byte was checked
 when it gets here (log/reader/objects.py). An object that is missing or damaged may have been replaced by compaction,
-which keeps offsets: its range is looked up again in the metadata (R7). Only what lies below the log start is data loss.
-A range is given whole or fails; never fewer rows.
+which keeps offsets: its range is looked up again in the metadata (R7). Only offsets below the log start are lost.
+A range is read completely, or the task fails. It never returns fewer rows.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from streamhouse.log.offload import InlineOffload
 from streamhouse.log.reader.objects import ObjectReader
 from streamhouse.log.reader.options import ReaderOptions, ReaderStats
 from streamhouse.metadata.contract import SEGMENT_V1, Entry
-from streamhouse.spark.arrow_rows import arrow_schema, decoded_columns, shape
 from streamhouse.spark.connection import Connection
 from streamhouse.spark.plan import ReadRange, check_covered, clip
+from streamhouse.spark.rows import arrow_schema, decoded_columns, shape
 from streamhouse.spark.snapshot import DataLoss, scan_pages, scan_ranges
 from streamhouse.wire.columns import StoredBatches, iter_columns
 
 _AHEAD_BYTES: Final = 24 * MIB
-"""Under way or waiting to be decoded: enough to hide an object store's latency, little enough for many workers."""
+"""Bytes being fetched or waiting to be decoded: enough to hide the object store's latency, small enough for many
+workers.
+"""
 _CACHE_BYTES: Final = 2 * _AHEAD_BYTES
 _LARGE_SEGMENT_BYTES: Final = 8 * MIB
 """Above, a segment is read some blocks at a time."""
@@ -38,9 +40,9 @@ _PART_BYTES: Final = 4 * MIB
 _BATCH_BYTES: Final = 8 * MIB
 """Arrow batches are at most twice this; Spark's side keeps several of them outside of its heap."""
 _HAND_OVER_BYTES: Final = 2 * MIB
-"""What goes from the loop to Spark's thread at a time: changing over costs a tenth of a millisecond."""
+"""How much goes from the loop to Spark's thread at once: each hand-over costs a tenth of a millisecond."""
 _MAX_REPLACED: Final = 10
-"""How often one object's place may turn out to have moved: compaction is not that fast."""
+"""How often the same range is looked up again after compaction has moved it."""
 
 
 def read_ranges(
@@ -87,7 +89,7 @@ class _Job:
     """Part of one entry that is fetched and decoded together."""
 
     range: ReadRange
-    """Of the offsets wanted, with this entry alone."""
+    """The wanted offsets that are in this entry."""
     entry: Entry
     size_bytes: int
 

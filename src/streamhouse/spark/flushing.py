@@ -1,7 +1,7 @@
-"""Bring what leaders have acknowledged into objects before `latest` is read.
+"""Asks for a flush before `latest` is read, so that acknowledged records are in objects.
 
-On a single node a record is durable, and readable through the agent, once it is in the write-ahead log; Spark reads
-objects. So a read of `latest` asks for a flush and waits for it, for a bounded time.
+On a single node a record is durable, and readable through the agent, once it is in the write-ahead log. Spark reads
+objects. So a read of `latest` asks the agent for a flush and waits for it, for a limited time.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Flushes:
         self._has_warned = False
 
     async def ask(self, keys: Sequence[PartitionKey], *, timeout_ms: int) -> bool:
-        """True when everything acknowledged before the call is in objects, as far as that can be: a server that does
-        not run has nothing that its next start would not bring. False when nobody answered in time.
+        """True when everything acknowledged before the call is in objects, or no agent runs that could flush. False
+        when there was no answer in time.
         """
         if not keys or timeout_ms <= 0 or not await self._is_needed():
             return True

@@ -1,11 +1,11 @@
-"""Offsets as a person writes them in an option and as Spark keeps them in a checkpoint. Pure.
+"""Offsets as a user writes them in an option and as Spark keeps them in a checkpoint. Pure.
 
 An option has the form of Spark's Kafka source, {"orders": {"0": 23, "1": -2}}, with -2 for earliest and -1 for latest.
 
 A checkpoint has the same form, with what must survive a restart beside it under names that no topic can have:
 
     {"orders": {"0": 120, "1": 98},      up to where the batch reads, by partition
-     "$topics": {"orders": "KXk…"},      which topic of that name: one created anew begins at 0 again (R19)
+     "$topics": {"orders": "KXk…"},      the topic's id: one that was created again begins at 0 (R19)
      "$query": "3f0c…",                  made once for the life of a checkpoint; names the consumer group
      "$from": {"orders": {"0": 100}}}    only in a query's first offset: where it began
 
@@ -85,7 +85,7 @@ def read_stream_offset(document: Mapping[str, Any]) -> StreamOffset | None:
 
 
 def offsets_document(offsets: Offsets) -> dict[str, Any]:
-    """In Kafka's form, sorted: two equal offsets must be the same text, by which Spark compares them."""
+    """In Kafka's form, sorted: Spark compares offsets as text, so equal offsets must be equal text."""
     document: dict[str, Any] = {}
     for topic, partition in sorted(offsets):
         document.setdefault(topic, {})[str(partition)] = offsets[TopicPartition(topic, partition)]
@@ -93,8 +93,8 @@ def offsets_document(offsets: Offsets) -> dict[str, Any]:
 
 
 def parse_offsets(text: str, *, lowest: int = EARLIEST) -> dict[TopicPartition, int]:
-    """An option's JSON. ``lowest`` is -2 where earliest and latest may stand, else 0. Raises InvalidSetting; whoever
-    knows the option's name puts it in front.
+    """Reads an option's JSON. ``lowest`` is -2 where earliest and latest are allowed, else 0. Raises InvalidSetting;
+    the caller adds the option's name.
     """
     example = '{"orders":{"0":23,"1":-2}}' if lowest < 0 else '{"orders":{"0":1700000000000}}'
     document = _load(text, example)

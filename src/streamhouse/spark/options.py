@@ -57,7 +57,7 @@ _NO_CHOICE: Final = frozenset({"kafkaconsumer.polltimeoutms", "fetchoffset.numre
 
 
 class Edge(StrEnum):
-    """How one end of what is read is told."""
+    """How the start or the end of a read is given."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -75,7 +75,7 @@ class Position:
     """Offsets (-2 earliest, -1 latest) or milliseconds."""
     timestamp_ms: int = -1
     option: str = ""
-    """Where it was said, for error messages."""
+    """The option that gave it, for error messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,13 +89,13 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimits:
-    """What one micro-batch may take; None is "no bound"."""
+    """How much one micro-batch may read; None is no limit."""
 
     max_rows: int | None
     max_bytes: int | None
     min_rows: int | None
     max_delay_ms: int
-    """For how long at most ``min_rows`` may hold a batch back."""
+    """How long ``min_rows`` may delay a batch at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,13 +113,13 @@ class ReadOptions:
     group_prefix: str
     split_bytes: int
     parallelism: int | None
-    """Cores to plan for; None where only Spark knows."""
+    """Cores to plan for; None if only Spark knows."""
     min_partitions: int | None
     max_records_per_split: int | None
     flush_timeout_ms: int
     pin_ttl_ms: int
     ignored: tuple[str, ...]
-    """Options that were given and have no effect here: worth one warning."""
+    """Given options that have no effect here; they cause one warning."""
 
 
 def chosen_columns(options: Mapping[str, str]) -> tuple[str, ...]:

@@ -25,12 +25,12 @@ from streamhouse.spark.shim import ARCHIVE_DIRECTORY
 NEEDED: Final = ("cramjam", "crc32c", "lz4", "obstore", "zstandard")
 """Distributions that every task imports."""
 USEFUL: Final = ("asyncpg", "psycopg", "psycopg-binary", "typing-extensions", "fastavro")
-"""Taken along where they are installed: some metadata stores, targets and formats need them."""
+"""Packed if they are installed: some metadata stores, targets and formats need them."""
 _UNUSED_MS: Final = 30 * 86_400_000
 
 
 def archive_name() -> str:
-    """Says whom it fits, and changes with what is in it."""
+    """Names platform and Python version, and changes with the content."""
     digest = hashlib.sha256()
     for name, path in _members():
         stamp = path.stat()
@@ -58,16 +58,16 @@ def pack(target: Path) -> Path:
 
 
 def forget_unused(directory: Path, *, now_ms: int) -> None:
-    """Of a cache: archives, and what a killed packer left, that no session has asked for in a month."""
+    """Remove archives, and files that a killed process left, that no session has used for a month."""
     for pattern in ("streamhouse-*.tar.gz", "streamhouse-*.tmp"):
         for path in directory.glob(pattern):
-            with suppress(OSError):  # somebody else was faster
+            with suppress(OSError):  # another process was faster
                 if now_ms - path.stat().st_mtime * 1000 > _UNUSED_MS:
                     path.unlink()
 
 
 def directory_of(archive: Path) -> str:
-    """What to unpack it as. Sessions of one server may bring different ones."""
+    """The directory to unpack it into. Sessions of one server may send different archives."""
     return f"{ARCHIVE_DIRECTORY}-{archive.name.removesuffix('.tar.gz').rpartition('-')[2]}"
 
 
@@ -77,7 +77,7 @@ def spark_archive(archive: Path) -> str:
 
 
 def _members() -> Iterator[tuple[str, Path]]:
-    """Name in the archive's lib, and file, in a fixed order."""
+    """Pairs of the name in the archive's lib and the file, in a fixed order."""
     package = Path(__file__).resolve().parents[1]
     for path in sorted(package.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts and path.suffix not in (".c", ".pyx", ".pxi"):
@@ -92,7 +92,7 @@ def _of_distribution(name: str) -> Iterator[tuple[str, Path]]:
     except metadata.PackageNotFoundError:
         if name in USEFUL:
             return
-        raise ConfigError(f"the library {name} is not installed", hint="install streamhouse anew") from None
+        raise ConfigError(f"the library {name} is not installed", hint="install streamhouse again") from None
     for file in sorted(files, key=str):
         if file.parts[0] == ".." or "__pycache__" in file.parts:
             continue

@@ -18,9 +18,9 @@ def place_rows(
     turn: int,
     topic: str,
 ) -> pa.Array:
-    """int32, no nulls. ``turn`` says where spreading begins: another one for each call spreads small ones evenly too.
-
-    Raises InvalidPartitions for a row that names a partition which the topic does not have.
+    """The partition of each row, as int32 without nulls. ``turn`` is the first partition for rows without a key; use
+    another one for each call, so that small calls are spread too. Raises InvalidPartitions for a row that names a
+    partition which the topic does not have.
     """
     placed = None if named is None else _checked(_flat(named), partition_count, topic)
     if key is not None and (placed is None or placed.null_count):

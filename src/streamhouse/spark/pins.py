@@ -1,7 +1,7 @@
-"""Pins: while one lives, what compaction and retention let go of after its making is not deleted (R7).
+"""Pins: while a pin exists, objects that compaction or retention dereference after its creation are kept (R7).
 
-A pin expires by itself when nobody renews it, so a query that was killed holds nothing up for long. A stream takes a
-new one for each micro-batch: one pin for a stream's whole life would keep every object that was replaced meanwhile.
+A pin expires unless it is renewed, so a killed query does not keep objects for long. A stream takes a new pin for each
+micro-batch: one pin for the whole life of a stream would keep every object that is replaced meanwhile.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class PinTicket:
     pin_id: UUID
     ttl_ms: int
     pinned_at_ms: int
-    """By the driver's clock, and only to save young queries a call."""
+    """By the driver's clock. Only used to skip the first renewal of a new pin."""
 
 
 async def pin(connection: Connection, *, owner: str, ttl_ms: int) -> PinTicket:
@@ -37,7 +37,7 @@ async def pin(connection: Connection, *, owner: str, ttl_ms: int) -> PinTicket:
 
 
 async def release(connection: Connection, ticket: PinTicket) -> None:
-    """As far as it can be: a pin that stays expires."""
+    """Logs an error and goes on: a pin that is not released expires."""
     try:
         await (await connection.metadata()).release_pins([ticket.pin_id])
     except StreamHouseError as error:
@@ -45,8 +45,8 @@ async def release(connection: Connection, ticket: PinTicket) -> None:
 
 
 async def keep_renewed(connection: Connection, ticket: PinTicket) -> None:
-    """Until cancelled. A failed renewal is tried again in time; an expired pin cannot come back, and then an object
-    that is gone is looked up anew.
+    """Renews until cancelled. A failed renewal is tried again before the pin expires. An expired pin cannot be renewed;
+    then tasks look a missing object up again.
     """
     pause_ms = ticket.ttl_ms // _RENEWALS_PER_TTL
     age_ms = connection.clock.wall_ms() - ticket.pinned_at_ms

@@ -6,8 +6,8 @@
               └── split 0 ────────┘└ 1 ──┘└ 2 ──┘
 
 So a large partition is read by many tasks and many small ones by one, and a split is a list of ranges. A task costs
-tens of milliseconds, so a split has at least ``split_bytes`` and there are at most four for each core; whoever asks for
-more (``minPartitions``, ``maxRecordsPerPartition``) gets more.
+tens of milliseconds, so a split has at least ``split_bytes`` and there are at most four for each core. The options
+``minPartitions`` and ``maxRecordsPerPartition`` can ask for more.
 
 A cut inside an entry is guessed from its bytes, and both sides keep the entry: what a task gives is decided by offsets
 alone. Every offset asked for is in exactly one split.
@@ -29,11 +29,11 @@ from streamhouse.metadata.contract import SEGMENT_V1, Entry
 SPLITS_PER_CORE: Final = 4
 """Enough that one slow task does not keep the other cores waiting for long."""
 ROW_WEIGHT_BYTES: Final = 64
-"""What a row costs however well its bytes are compressed: Spark takes as long to take it over as to move this much."""
+"""The cost of a row besides its bytes: Spark needs as long to take it over as to copy this many bytes."""
 
 _COARSE_BYTES: Final = 16 * MIB
 _MIN_CUT_BYTES: Final = 1 * MIB
-"""Less is not worth that two tasks open the same segment."""
+"""For less, two tasks should not open the same segment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +46,9 @@ class ReadRange:
     to_offset: int
     """Exclusive."""
     entries: tuple[Entry, ...]
-    """In order, without gaps, no others than those the range needs. A hint: compaction may replace them (R7)."""
+    """In order, without gaps, and only those that the range needs. A hint: compaction may replace them (R7)."""
     is_coarse: bool = False
-    """Neighbouring entries were taken together to keep the plan small: tasks look them up anew."""
+    """Neighbouring entries were merged to keep the plan small. Tasks look them up again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class SplitRules:
     split_bytes: int
     min_splits: int | None = None
     max_records: int | None = None
-    """Of one split."""
+    """The limits of one split."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +157,7 @@ def _cut(piece: _Piece, length: float, count: int, *, finely: bool) -> Iterator[
 
 
 def _is_whole(entry: Entry) -> bool:
-    """A slice of a blob has no index: whoever wants its end reads it from the start."""
+    """A slice of a blob has no index: to read its end, a task reads it from the start."""
     return entry.encoding != SEGMENT_V1
 
 
@@ -195,7 +195,7 @@ def _cut_by_records(split: Split, max_records: int) -> Iterator[Split]:
 
 
 def coarse(range_: ReadRange) -> ReadRange:
-    """The range with neighbouring entries taken together: enough to plan by, not to read by."""
+    """The range with neighbouring entries merged: enough for planning, not for reading."""
     merged: list[Entry] = []
     for entry in range_.entries:
         last = merged[-1] if merged else None

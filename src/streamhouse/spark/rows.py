@@ -8,13 +8,16 @@
     timestampType         int: 0 create time, 1 log-append time
     headers               array<struct<key: string, value: binary>>, only when asked for
 
-Imports neither pyspark nor Arrow: options are checked by it, and arrow_rows.py has the Arrow types.
+Spark compares schemas to the letter, down to the name of a list's element, so the Arrow types here are exactly those
+that it expects. The topic is not part of a record, so an Arrow batch has records of one topic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Final
+
+import pyarrow as pa
 
 from streamhouse.core.errors import InvalidSetting
 from streamhouse.core.suggest import did_you_mean
@@ -32,6 +35,19 @@ DDL_TYPES: Final[Mapping[str, str]] = {
     HEADERS: "ARRAY<STRUCT<key: STRING, value: BINARY>>",
 }
 DEFAULT_COLUMNS: Final = tuple(name for name in DDL_TYPES if name != HEADERS)
+_HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+_TYPES: Final[Mapping[str, pa.DataType]] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    TOPIC: pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestampType": pa.int32(),
+    HEADERS: pa.list_(pa.field("element", _HEADER)),
+}
+_DECODED_NAMES: Final[Mapping[str, str]] = {"timestampType": "timestamp_type"}
+"""Where the decoder has another name for a column."""
 
 
 def check_columns(names: Sequence[str]) -> tuple[str, ...]:
@@ -53,3 +69,23 @@ def check_columns(names: Sequence[str]) -> tuple[str, ...]:
 def ddl(columns: Sequence[str]) -> str:
     """The schema as Spark parses it."""
     return ", ".join(f"`{name}` {DDL_TYPES[name]}" for name in columns)
+
+
+def decoded_columns(columns: Sequence[str]) -> tuple[str, ...]:
+    """The columns that the decoder has to make. For the topic alone, a small one, to count the rows."""
+    return tuple(_DECODED_NAMES.get(name, name) for name in columns if name != TOPIC) or ("partition",)
+
+
+def arrow_schema(columns: Sequence[str]) -> pa.Schema:
+    return pa.schema([pa.field(name, _TYPES[name]) for name in columns])
+
+
+def shape(batch: pa.RecordBatch, topic: str, schema: pa.Schema) -> pa.RecordBatch:
+    arrays = []
+    for field in schema:
+        if field.name == TOPIC:
+            arrays.append(pa.repeat(pa.scalar(topic, pa.string()), batch.num_rows))
+            continue
+        array = batch.column(_DECODED_NAMES.get(field.name, field.name))
+        arrays.append(array.cast(field.type) if field.name == HEADERS else array)  # no copy: only a name changes
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyspark
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from streamhouse.core.clock import SystemClock
-from streamhouse.core.errors import InvalidSetting
-from streamhouse.spark.jvm_cache import cache_options, find_java
+from streamhouse.core.errors import StreamHouseError
+from streamhouse.spark.java import cache_options, check_java, log_options
 from streamhouse.spark.packing import directory_of, forget_unused, pack, spark_archive
 from streamhouse.spark.shim import ARCHIVE_DIRECTORY, FORMAT, make_source
 
@@ -51,10 +52,7 @@ def session(
     """
     if remote is not None:
         return _remote(remote, archive, config or {}, defaults)
-    if find_java() is None:
-        raise InvalidSetting(
-            "Spark needs Java 17 or newer, and there is none on PATH", hint="install it, or set JAVA_HOME"
-        )
+    check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # what the tasks run in: this venv, not the first python3
     if _is_local(master):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else it looks for an address, and warns of its choice
@@ -68,7 +66,7 @@ def session(
     builder = SparkSession.builder.master(master).appName(app_name)
     for name, value in chosen.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    spark = _start(builder)
     register(spark, archive=packed, **defaults)
     return spark
 
@@ -94,17 +92,18 @@ def read_topic(
     *,
     streaming: bool = False,
     text: bool = False,
-    columns: Sequence[str] | None = None,
+    columns: str | Sequence[str] | None = None,
     **options: str | int | bool,
 ) -> DataFrame:
-    """A topic, or several, as a DataFrame. ``text`` gives keys and values as strings, which is what one looks at.
+    """A topic, or several, as a DataFrame. ``text`` gives keys and values as strings. ``columns`` are the names of the
+    columns, in a sequence or in one string with commas.
 
     ``options`` are those of the format: ``startingOffsets="earliest"``, ``maxOffsetsPerTrigger=10_000``, ``dataDir=…``.
     """
     names = topics if isinstance(topics, str) else ",".join(topics)
     reader: Any = (spark.readStream if streaming else spark.read).format(FORMAT).option("subscribe", names)
     if columns is not None:
-        reader = reader.option("columns", ",".join(columns))
+        reader = reader.option("columns", columns if isinstance(columns, str) else ",".join(columns))
     for name, value in options.items():
         reader = reader.option(name, str(value).lower() if isinstance(value, bool) else str(value))
     frame: DataFrame = reader.load()
@@ -113,6 +112,17 @@ def read_topic(
             if name in frame.columns:
                 frame = frame.withColumn(name, frame[name].cast("string"))
     return frame
+
+
+def _start(builder: SparkSession.Builder) -> SparkSession:
+    try:
+        return builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        if error.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        raise StreamHouseError(
+            "Java ended before Spark was ready", hint="its own message is above; often an option in config is wrong"
+        ) from error
 
 
 def _settings(master: str) -> dict[str, str]:
@@ -139,7 +149,7 @@ def _java_options(*, fast_start: bool) -> list[str]:
         process_id=os.getpid(),
         clock=SystemClock(),
     )
-    return [_STACK, *cached, *([_C1_ONLY] if fast_start else [])]
+    return [_STACK, *cached, *log_options(home), *([_C1_ONLY] if fast_start else [])]
 
 
 def _remote(

@@ -1,24 +1,23 @@
-"""The class that Spark knows as format ``streamhouse``, made so that it reaches machines without StreamHouse.
+"""The classes that Spark knows as format ``streamhouse``, made so that they work on machines without StreamHouse.
 
-Spark sends data sources around by pickling, and an importable class is pickled as its name: of no use where the package
-is not installed. A class made inside of a function is pickled whole. So this one is tiny, refers to nothing of ours,
-and first puts the unpacked archive of ``streamhouse spark pack`` on the path, where there is one; all real work is in
-modules that it imports then. What it carries of ours stays bytes until that has happened.
+Spark pickles data sources to send them to other processes. An importable class is pickled as its name, which is useless
+where the package is not installed. A class made inside of a function is pickled with its code. So these classes are
+made in functions, are tiny, and refer to nothing of ours. When called, they first put the unpacked archive of
+``streamhouse spark pack`` on the path, where there is one. Then they import source.py and sink.py, which do the work.
+Until then, what they carry of ours is bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
-
-from streamhouse.spark.sink_shim import make_writers
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceStreamArrowWriter
 
 FORMAT: Final = "streamhouse"
 ARCHIVE_DIRECTORY: Final = "streamhouse-lib"
-"""What an archive is unpacked as, in the working directory of executors and planners, where nobody says otherwise."""
+"""The default directory into which Spark unpacks the archive, in the working directory of executors and planners."""
 
 
 def make_source(defaults: Mapping[str, str] | None = None, *, directory: str = ARCHIVE_DIRECTORY) -> type[DataSource]:
@@ -65,7 +64,7 @@ def make_source(defaults: Mapping[str, str] | None = None, *, directory: str = A
             return ours().read(self._payload, partition.value)  # type: ignore[no-any-return]
 
     class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-        """Pickled before it is used, and used only in the one process that plans the query."""
+        """Pickled before it is used, and used only in the process that plans the query."""
 
         def __init__(self, payload: bytes) -> None:
             self._payload = payload
@@ -126,3 +125,54 @@ def make_source(defaults: Mapping[str, str] | None = None, *, directory: str = A
             return stream_writer(sink().stream_payload(self._all_options(), schema))
 
     return StreamHouseSource
+
+
+def make_writers(
+    find_ours: Callable[[], Any],
+) -> tuple[Callable[[], Any], Callable[[bytes], DataSourceArrowWriter], Callable[[bytes], DataSourceStreamArrowWriter]]:
+    """A function that imports sink.py, the class of batch writers, and the class of stream writers.
+
+    ``find_ours`` makes our package importable in the process where it runs.
+    """
+    from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+    def sink() -> Any:
+        import importlib
+
+        find_ours()
+        return importlib.import_module("streamhouse.spark.sink")
+
+    class Wrote(WriterCommitMessage):
+        def __init__(self, message: bytes) -> None:
+            self.message = message
+
+    def said(messages: Sequence[Any]) -> list[bytes]:
+        return [each.message for each in messages if each is not None]
+
+    class BatchWriter(DataSourceArrowWriter):
+        def __init__(self, payload: bytes) -> None:
+            self._payload = payload
+
+        def write(self, iterator: Iterator[Any]) -> Wrote:
+            return Wrote(sink().write(self._payload, iterator))
+
+        def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+            sink().commit(self._payload, said(messages))
+
+        def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+            """Nothing to do: no intent names what the tasks have uploaded, so it is never read."""
+
+    class StreamWriter(DataSourceStreamArrowWriter):
+        def __init__(self, payload: bytes) -> None:
+            self._payload = payload
+
+        def write(self, iterator: Iterator[Any]) -> Wrote:
+            return Wrote(sink().write_stream_task(self._payload, iterator))
+
+        def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 -- Spark's
+            sink().commit_stream(self._payload, said(messages), batchId)
+
+        def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 -- Spark's
+            """As above."""
+
+    return sink, BatchWriter, StreamWriter

@@ -1,4 +1,4 @@
-"""What the sink does, as plain functions: the writers of sink_shim.py call them wherever Spark has sent them.
+"""What the sink does, as plain functions: the writers of shim.py call them wherever Spark has sent them.
 
     driver      …_payload()   options, schema, stores and topic are checked: one clear line before any task starts
     executors   write(rows)   rows → shared blobs; the message says where they lie, and for which batch
@@ -10,7 +10,7 @@ a stream       its query's id and the batch's id. Spark's driver runs ``commit``
 a batch write  the options txnAppId and txnVersion, else an id made for the payload. Never the TaskContext: inside of
                ``foreachBatch`` two writes would share it, and the second would vanish.
 
-What a lost, repeated or speculative attempt has uploaded is never named by an intent, and vacuum removes it.
+An intent never names what a lost, repeated or speculative attempt has uploaded, so it is never read.
 """
 
 from __future__ import annotations
@@ -27,12 +27,10 @@ from pyspark.sql.types import StructType
 from streamhouse.core.errors import InvalidRequest, InvalidSetting
 from streamhouse.metadata.contract import Topic
 from streamhouse.spark.address import StoreAddress, resolve_address
-from streamhouse.spark.connection import connect
-from streamhouse.spark.one_line import one_line
+from streamhouse.spark.connection import connect, one_line
 from streamhouse.spark.sink_blobs import BlobSink, StampClock
 from streamhouse.spark.sink_commit import BatchId, SinkCommit
-from streamhouse.spark.sink_options import WriteOptions, parse_write_options
-from streamhouse.spark.sink_schema import check_schema
+from streamhouse.spark.sink_options import WriteOptions, check_schema, parse_write_options
 from streamhouse.spark.sink_shares import TopicShare, merged
 from streamhouse.spark.snapshot import named_topic
 
@@ -47,16 +45,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkPlan:
-    """What a write is about, found on the driver, anew for each batch, and sent to every task."""
+    """What a write is about. The driver makes one for each batch and sends it to every task."""
 
     address: StoreAddress
     options: WriteOptions
     columns: Mapping[str, int]
     topic: Topic | None
-    """None: the rows say."""
+    """None: a column names the topic of each row."""
     stamps: StampClock
     batch: BatchId | None
-    """None for a stream: the tasks know."""
+    """None for a stream: the tasks know it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

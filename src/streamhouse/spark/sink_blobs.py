@@ -4,10 +4,9 @@
                                                                                                             │
                            while the next rows are gathered and encoded, at most one upload is under way ◄──┘
 
-What a task uploads is nobody's until the batch's intent names it: an attempt that is lost, repeated or speculative
-leaves objects behind that vacuum finds unreferenced. Every put is create-only under a key of its own. A task needs no
-metadata store unless its rows name their topics: what it has to know was found on the driver. Knows nothing of Spark
-but its Arrow batches.
+An uploaded object counts only when the batch's intent names it. A lost, repeated or speculative attempt leaves
+unreferenced objects. Every put is create-only under a unique key. A task needs no metadata store unless its rows name
+their topics: the driver has looked everything else up. Knows nothing of Spark but its Arrow batches.
 """
 
 from __future__ import annotations
@@ -38,12 +37,13 @@ from streamhouse.wire.codecs import Codec
 from streamhouse.wire.columns_encode import encode_by_partition
 
 _SLICE_BYTES: Final = 4 * MIB
-"""One entry's worth: who reads an offset fetches the slice that holds it, and no more."""
+"""The size of one entry: a reader of an offset fetches the slice that contains it."""
 _ROOM_SHARE: Final = 16
-"""Of what a topic allows, one part in so many is left to compression: what cannot be made smaller becomes larger, with
-snappy by a thousandth, and a batch is closed before that is known."""
+"""This fraction of a topic's limit is kept free: incompressible data grows when compressed, with snappy by a
+thousandth, and a batch is closed before its compressed size is known.
+"""
 _MAX_ROWS: Final = 2_000_000_000
-"""Row numbers are 32 bits; rows without a byte in them could otherwise gather for ever."""
+"""Row numbers have 32 bits. Without this limit, empty rows could be gathered without end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +55,9 @@ class StampClock:
     """
 
     planned_ms: int
-    """What it showed on the driver."""
+    """The time on the driver when the write was planned."""
     ahead_ms: int
-    """Of the driver's wall clock; machines of a cluster agree on the time as far as this needs it."""
+    """How far the store's clock is ahead of the driver's. The machines of a cluster have nearly the same time."""
 
     def stamp_ms(self, wall_ms: int) -> int:
         return max(self.planned_ms, wall_ms + self.ahead_ms)
@@ -94,7 +94,7 @@ class BlobSink:
         self._options = options
         self._columns = columns
         self._turn = turn
-        """Where spreading of rows without a key begins: another place for each task."""
+        """The partition at which rows without a key begin; different for each task."""
         self._targets: dict[str, _Target] = {}
         self._shares: dict[str, list[IntentSlice]] = {}
         self._gathered = _Gathered()
@@ -117,7 +117,7 @@ class BlobSink:
                 self._flush()
 
     def finish(self) -> list[TopicShare]:
-        """What is in objects now, by topic: rows in the order in which they came."""
+        """Upload the rest. Returns what is in objects now, by topic, in the order of the rows."""
         self._flush()
         self._wait_for_upload()
         return [
@@ -202,7 +202,7 @@ class BlobSink:
         return None if pa.types.is_null(column.type) else column
 
     def _codec(self, config: TopicConfig) -> Codec:
-        """The topic's own wish counts first, as it does for producers."""
+        """The topic's config counts first, as it does for producers."""
         asked = config.compression_type.lower()
         if asked == "uncompressed":
             return Codec.NONE
@@ -234,7 +234,7 @@ class BlobSink:
 
 
 def _cut(piece: BlobSlice, ref: ObjectRef) -> Iterable[IntentSlice]:
-    """A partition's body as entries of a size that is good to fetch."""
+    """A partition's body, cut into entries of a size that is good to fetch."""
     begin = position = piece.byte_offset
     records = 0
     times: list[tuple[int, int]] = []

@@ -1,7 +1,7 @@
 """The commit point of the sink: one intent for each topic of a batch, then the wait until it is in the log (R8).
 
     register ──► registered: mine counts                                        ┐ wait until every partition
-             ├─► pending: an earlier attempt's counts, mine is left to vacuum   ┘ has its share
+             ├─► pending: an earlier attempt's counts, mine is never read       ┘ has its share
              ├─► complete: it is in the log already
              ├─► previous incomplete: the batch before waits for its leaders; wait with it
              ├─► refused: older than the query's last batch. Dropping it silently would be a loss
@@ -38,13 +38,13 @@ from streamhouse.spark.sink_shares import TopicShare
 T = TypeVar("T")
 
 _BACKOFF: Final = Backoff(first_ms=10, longest_ms=250)
-"""How late a finished batch is noticed at most."""
+"""The longest pause between two looks at a pending batch is 250 ms."""
 _NAMED: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchId:
-    """Which batch of which query: what makes it the same batch when it comes again."""
+    """Query and batch: a batch that comes again has the same ones."""
 
     query_id: str
     batch_id: int
@@ -101,7 +101,7 @@ class SinkCommit:
                 case IntentVerdict.STALE_OBJECT:
                     raise StoreUnavailable(
                         f"{batch} for {share.topic} was uploaded so long ago that vacuum may have taken it",
-                        hint="run the query again: the batch is written anew",
+                        hint="run the query again: the batch is written again",
                     )
 
     def _check_rows(self, winner: Intent | None, share: TopicShare, batch: BatchId) -> None:
@@ -133,7 +133,7 @@ class SinkCommit:
         return True
 
     async def _is_replaced(self, key: IntentKey, share: TopicShare) -> bool:
-        """Whether a later batch has taken the place of an intent that is gone: that happens only to complete ones."""
+        """True if a later batch has replaced the intent: only a complete intent is ever replaced."""
         last = await self._metadata.last_batch(key.query_id, key.topic_id)
         if last is not None:
             return last > key.batch_id
@@ -159,7 +159,7 @@ class SinkCommit:
 
 
 class _TimeLimit:
-    """One time limit for all that is waited for, in ever longer pauses."""
+    """One time limit for all waits, with growing pauses."""
 
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
@@ -167,14 +167,14 @@ class _TimeLimit:
         self._pauses = 0
 
     async def pause(self, state: str) -> None:
-        """Raises NotAdopted, with the state of things, when the time is up."""
+        """Raises NotAdopted, with what is still missing, when the time is up."""
         if asyncio.get_running_loop().time() >= self._deadline_s:
             raise NotAdopted(f"{state} after {self._timeout_ms / 1000:g} s")
         self._pauses += 1
         await asyncio.sleep(_BACKOFF.step_ms(self._pauses) / 1000)
 
     async def until_known(self, call: Callable[[], Awaitable[T]], state: str) -> T:
-        """Sent again while its outcome is unknown: that is always safe (R5)."""
+        """Sends the call again while its outcome is unknown: that is always safe (R5)."""
         while True:
             try:
                 return await call()

@@ -1,13 +1,22 @@
-"""The options of the sink, read and checked. Pure.
+"""The options and columns of the sink, read and checked before any task starts. Pure, and without pyspark.
 
-Names are those of Spark's Kafka sink where it has one, and Delta's for idempotent batch writes. Whatever is wrong is
-one line that says what to write instead, before any task starts.
+Options have the names of Spark's Kafka sink, and Delta's names for idempotent batch writes. An error is one line that
+says what to write instead. The columns:
+
+    value       binary or string; the only one that must be there
+    key         binary or string; decides the partition, as every Kafka client computes it
+    headers     array<struct<key:string,value:binary>>
+    partition   int; null leaves it to the key
+    timestamp   timestamp; null is the time of writing
+    topic       string; needed unless the option ``topic`` names one for all rows
+
+``offset`` and ``timestampType`` of the source are left out, so that what was read can be written as it is.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -41,16 +50,26 @@ _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 _OF_READS: Final = frozenset(name.lower() for name in READ_OPTIONS if name.lower() not in _SUBSCRIPTIONS)
 """A session may have them as defaults for all it does."""
 _CODECS: Final[Mapping[str, Codec]] = {codec.name.lower(): codec for codec in Codec}
+_TEXT_TYPES: Final = ("binary", "string")
+_COLUMN_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
+    "value": _TEXT_TYPES,
+    "key": _TEXT_TYPES,
+    "headers": ("array<struct<key:string,value:binary>>",),
+    "partition": ("int",),
+    "timestamp": ("timestamp",),
+    "topic": ("string",),
+}
+_LEFT_OUT: Final = frozenset({"offset", "timestamptype"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
     topic: str | None
-    """None: a column says it, row by row."""
+    """None: a column names the topic of each row."""
     codec: Codec | None
     """None: what the topic asks for, and lz4 where it asks for nothing."""
     batch_bytes: int
-    """Of one record batch, before compression."""
+    """The size of one record batch, before compression."""
     blob_bytes: int
     """Rows gathered for one object, before compression; a task holds two of them in memory."""
     commit_timeout_ms: int
@@ -158,3 +177,32 @@ def _timeout(text: str) -> int:
     if not 1_000 <= timeout_ms <= 86_400_000:
         raise InvalidSetting(f"{text[:80]!r} is not between 1s and 24h")
     return timeout_ms
+
+
+def check_schema(fields: Sequence[tuple[str, str]], *, topic: str | None) -> dict[str, int]:
+    """The position of each of our columns. ``fields`` are names and Spark's short type names. Raises InvalidSetting."""
+    places: dict[str, int] = {}
+    for place, (name, kind) in enumerate(fields):
+        lower = name.lower()
+        if lower in _LEFT_OUT:
+            continue
+        if lower not in _COLUMN_TYPES:
+            hint = did_you_mean(
+                name, _COLUMN_TYPES, otherwise=f"select only {', '.join(_COLUMN_TYPES)}; put the rest into value"
+            )
+            raise InvalidSetting(f"a topic has no column {name!r}", hint=hint)
+        if lower in places:
+            raise InvalidSetting(f"column {name!r} is there twice")
+        if kind not in _COLUMN_TYPES[lower] and kind != "void":
+            wanted = " or ".join(_COLUMN_TYPES[lower])
+            raise InvalidSetting(f"column {name!r} is {kind}, not {wanted}", hint=f'cast it: col("{name}").cast(…)')
+        places[lower] = place
+    if "value" not in places:
+        raise InvalidSetting("there is no column 'value'", hint="make one, such as to_json(struct(*)) AS value")
+    if topic is None and "topic" not in places:
+        raise InvalidSetting(
+            "no topic is named", hint='write .option("topic", "orders"), or give each row a column topic'
+        )
+    if topic is not None:
+        places.pop("topic", None)  # the option wins, as in Spark's Kafka sink
+    return places

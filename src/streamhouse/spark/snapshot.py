@@ -36,12 +36,12 @@ TimeLookup = Callable[[PartitionKey, int], Awaitable[int | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEnds:
-    """One partition as it stands."""
+    """One partition at the time of the snapshot."""
 
     key: PartitionKey
     start: int
     end: int
-    """The next offset of the log: the first that is not there."""
+    """The next offset of the log: the first that has no record yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,14 +54,14 @@ class Snapshot:
 
 
 class DataLoss:
-    """What to do about records that were asked for and are gone."""
+    """What to do about requested records that no longer exist."""
 
     def __init__(self, *, fails: bool) -> None:
         self._fails = fails
         self._told: set[str] = set()
 
     def report(self, what: str) -> None:
-        """Raises DataLost, or warns: once of each thing, for a stream that goes on meets it again at every trigger."""
+        """Raises DataLost, or warns. Warns once about each loss, because a stream meets it again at every trigger."""
         if self._fails:
             raise DataLost(f"data may have been lost: {what}")
         if what not in self._told and len(self._told) < _MAX_TOLD:
@@ -92,7 +92,7 @@ async def take_snapshot(metadata: MetadataStore, options: ReadOptions, *, must_e
 
 
 async def named_topic(metadata: MetadataStore, name: str) -> Topic:
-    """Raises TopicNotFound, with the name that was perhaps meant."""
+    """Raises TopicNotFound, with a similar name as a hint."""
     try:
         return await metadata.get_topic(name)
     except TopicNotFound as error:
@@ -143,10 +143,7 @@ async def resolve_ending(
 async def scan_ranges(
     metadata: MetadataStore, ranges: Sequence[ReadRange], *, max_entries: int = MAX_PLANNED_ENTRIES
 ) -> list[ReadRange]:
-    """The same ranges with the entries that hold them; coarse ones when there are too many to name them all.
-
-    What lies below a log start by now has none.
-    """
+    """The same ranges with their entries, merged ones if there are too many. Offsets below the log start have none."""
     found: list[ReadRange] = []
     wanted = [each for each in ranges if each.to_offset > each.from_offset]
     named = 0
@@ -161,7 +158,7 @@ async def scan_ranges(
 
 
 async def scan_pages(metadata: MetadataStore, range_: ReadRange) -> AsyncIterator[ReadRange]:
-    """A range of any length, some entries at a time."""
+    """Scans a range of any length, a page of entries at a time."""
     at = range_.from_offset
     while at < range_.to_offset:
         wanted = ScanRange(key=range_.key, from_offset=at, to_offset=range_.to_offset)
@@ -237,7 +234,7 @@ def _partitions(topic: Topic) -> list[TopicPartition]:
 
 
 async def _resolve(snapshot: Snapshot, position: Position, lookup: TimeLookup) -> dict[TopicPartition, int | None]:
-    """None where no record is that late."""
+    """None if no record is that late."""
     logs = snapshot.logs
     match position.edge:
         case Edge.EARLIEST:
@@ -263,7 +260,7 @@ async def _resolve(snapshot: Snapshot, position: Position, lookup: TimeLookup) -
 
 
 def _for_all(logs: Mapping[TopicPartition, LogEnds], position: Position) -> Offsets:
-    """What was said for each partition. As in the Kafka source it must be said for all of them, and no others."""
+    """The given position of each partition. As in the Kafka source, all partitions must be named, and no others."""
     said = position.by_partition or {}
     missing, unknown = sorted(logs.keys() - said.keys()), sorted(said.keys() - logs.keys())
     if missing:

@@ -1,7 +1,7 @@
 """What the format does, as plain functions: the shim calls them wherever Spark has sent it.
 
-Each turns options and bytes into the objects of batch.py and stream.py and back. An error of ours becomes one line:
-whoever mistyped a topic's name is not helped by two screens of Spark's own frames.
+Each turns options and bytes into the objects of batch.py and stream.py and back. An error of ours becomes one line
+(``connection.one_line``): two screens of Spark's frames do not help a user who has mistyped a topic's name.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pyspark.sql.types import StructType
 from streamhouse.core.errors import InvalidSetting, StreamHouseError
 from streamhouse.spark.address import resolve_address
 from streamhouse.spark.batch import BatchRead, Task, TaskReader
+from streamhouse.spark.connection import one_line
 from streamhouse.spark.offsets import INITIAL
-from streamhouse.spark.one_line import one_line
 from streamhouse.spark.options import check_names, chosen_columns, names_source, parse_read_options
 from streamhouse.spark.rows import DEFAULT_COLUMNS, ddl
 from streamhouse.spark.stream import StreamRead

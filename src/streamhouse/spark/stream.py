@@ -1,7 +1,7 @@
 """A streaming read, on the driver: where each micro-batch ends, what it reads, how far the query has come.
 
-Lives as long as its query, in one process of Spark's. Its memory is a convenience; what a restart must know is in the
-offsets (offsets.py). Knows nothing of pyspark.
+A ``StreamRead`` exists as long as its query, in one process of Spark. What a restart needs is in the offsets
+(offsets.py), not in its memory. Knows nothing of pyspark.
 
     latest(start)      publishes start as the group's progress (Spark asks once more after the last batch, so that lag
                        reaches 0), lets go of the pin of the batch that ended there, and says how far the next one goes
@@ -36,7 +36,7 @@ OWNER: Final = "spark stream"
 _ASK_INTERVAL_MS: Final = 500
 """How often a stream that has nothing to do asks for a flush."""
 _IDLE_WAIT_S: Final = 0.1
-"""Spark asks again 10 ms after "nothing new"; a tenth of a second is soon enough, and costs nobody a core."""
+"""Without this wait, Spark would ask again every 10 ms and keep a core busy."""
 _ENTRIES_PER_LOOK: Final = 1_000
 
 
@@ -56,7 +56,7 @@ class StreamRead:
         self._objects_answer = False
         self._held: list[tuple[PinTicket, Future[None]]] = []
 
-    # What Spark asks.
+    # Called by Spark.
 
     def latest(self, start: Mapping[str, Any], *, is_unlimited: bool) -> dict[str, Any]:
         """Where the batch that begins at ``start`` ends; ``start`` itself when there is nothing to do."""
@@ -81,7 +81,7 @@ class StreamRead:
         return None if self._latest is None else offsets_document(self._latest.ends())
 
     def stop(self) -> None:
-        """The query has ended. Whatever is not let go of here expires."""
+        """The query has ended. Pins that are not released here expire."""
         try:
             self._connection.run(self._let_go(), timeout_s=5)
         except StreamHouseError as error:
@@ -159,7 +159,7 @@ class StreamRead:
             if found is None:
                 self._loss.report(f"the topic {topic} is gone")
             elif found != topic_id:
-                self._loss.report(f"the topic {topic} was deleted and created anew")
+                self._loss.report(f"the topic {topic} was deleted and created again")
         going_on = _going_on(start, snapshot.topic_ids)
         return {each: going_on.get(each, 0) for each in snapshot.logs}
 
@@ -186,7 +186,7 @@ class StreamRead:
     async def _entries(
         self, snapshot: Snapshot, start: Offsets, end: Offsets, max_bytes: int
     ) -> dict[TopicPartition, list[Entry]]:
-        """Of each partition as many as ``max_bytes`` could take."""
+        """The next entries of each partition, as many as fit into ``max_bytes``."""
         metadata = await self._connection.metadata()
         found: dict[TopicPartition, list[Entry]] = {}
         for each, offset in end.items():
@@ -232,7 +232,7 @@ class StreamRead:
         return [Task(split=split, pin=ticket) for split in splits]
 
     async def _let_go(self) -> None:
-        """The batch before has ended."""
+        """Release the pins of the batch before, which has ended."""
         held, self._held = self._held, []
         for ticket, renewal in held:
             renewal.cancel()
@@ -259,7 +259,7 @@ class StreamRead:
 
 
 def _going_on(start: StreamOffset, topic_ids: Mapping[str, TopicId]) -> dict[TopicPartition, int]:
-    """Where partitions go on; those of a topic that was created anew are not among them, and begin at 0 (R19)."""
+    """Where partitions go on. Those of a topic that was created again are left out: they begin at 0 (R19)."""
     return {
         each: offset
         for each, offset in start.offsets.items()

@@ -1,4 +1,4 @@
-"""Object references, the GC horizon, grace and pins: what vacuum may delete and when (R6, R7, S2.45)."""
+"""Object references, the GC horizon, grace and pins: what vacuum may delete and when (R6, R7)."""
 
 from __future__ import annotations
 

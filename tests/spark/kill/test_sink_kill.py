@@ -43,11 +43,13 @@ SPECULATION = {
 
 
 class Server:
-    """An agent process that is started again when it dies."""
+    """An agent process. ``restarts``: it is started again when it dies."""
 
-    def __init__(self, directory: Path, environment: dict[str, str]) -> None:
+    def __init__(self, directory: Path, environment: dict[str, str], *, restarts: bool = True) -> None:
         self.deaths = 0
+        self._restarts = restarts
         self._directory = directory
+        directory.mkdir(exist_ok=True)
         self._environment = {**os.environ, **environment}
         self._ready = directory / "ready"
         self._child: subprocess.Popen[bytes] | None = None
@@ -79,6 +81,8 @@ class Server:
             assert self._child is not None
             if self._child.poll() is not None and not self._closed:
                 self.deaths += 1
+                if not self._restarts:
+                    return
                 self._launch()
             time.sleep(0.05)
 
@@ -105,7 +109,25 @@ class Story:
             file = self.input / str(number)
             file.write_text("\n".join(lines) + "\n")
             os.utime(file, (number + 1, number + 1))
-        self.server = Server(directory, {f"STREAMHOUSE_{name.upper()}": value for name, value in settings.items()})
+        self.environment = {f"STREAMHOUSE_{name.upper()}": value for name, value in settings.items()}
+        self.server = Server(directory, self.environment)
+
+    def two_agents(self) -> list[Server]:
+        """Agents of one fleet. The one that dies stays dead, so that the other has to complete its adoption."""
+        return [
+            Server(
+                self.directory / name,
+                {
+                    **self.environment,
+                    "STREAMHOUSE_AGENT_ID": name,
+                    "STREAMHOUSE_KAFKA_LISTEN": "127.0.0.1:0",
+                    "STREAMHOUSE_DATA_DIR": str(self.directory / name),
+                    "DIES_MARKER": str(self.directory / "an agent has died"),
+                },
+                restarts=False,
+            )
+            for name in ("agent-a", "agent-b")
+        ]
 
     async def create_topic(self) -> None:
         async with StreamHouse.open(**self.settings) as api:
@@ -249,11 +271,16 @@ def test_r8_r13_driver_and_leader_are_killed_on_a_single_node(embedded: Story, s
 def test_r8_r13_executor_driver_leader_and_metadata_on_a_cluster(
     fleet: Story, stories_end: list[Any], spark_cluster: SparkCluster, postgres_service: PostgresService
 ) -> None:
-    """An executor dies in a task, the driver between commits, the leader in an adoption; connections all the time."""
+    """An executor dies in a task, the driver between commits, a leader in an adoption, which the other agent completes;
+    connections die all the time.
+    """
     story, rng = fleet, fleet.rng
     asyncio.run(story.create_topic())
-    stories_end.append(story.server)
-    story.server.start(dies=f"{rng.choice(['before', 'after'])}:{rng.randint(1, 2 * PARTITIONS)}")
+    agents = story.two_agents()
+    dies = f"{rng.choice(['before', 'after'])}:{rng.randint(1, PARTITIONS)}"
+    for agent in agents:
+        stories_end.append(agent)
+        agent.start(dies=dies)
     cutter = Cutter(postgres_service, story.settings["metadata_url"], rng)
     stories_end.append(cutter)
     cluster: dict[str, Any] = {
@@ -266,8 +293,9 @@ def test_r8_r13_executor_driver_leader_and_metadata_on_a_cluster(
     assert Path(in_a_task["marker"]).exists()
     assert story.drive(**cluster) == 0, story.log_tail()
     assert cutter.cuts > 2
-    assert story.server.deaths == 1
+    assert sorted(agent.deaths for agent in agents) == [0, 1]
     cutter.close()
-    story.server.close()
+    for agent in agents:
+        agent.close()
     stories_end.clear()
     assert asyncio.run(story.found()) == story.expected

@@ -148,7 +148,7 @@ def writing(platform: RunningStreamHouse) -> Iterator[list[int]]:
 
 
 @pytest.mark.timeout(3600)
-def test_p_2_a_stream_of_latest_that_is_killed_from_batch_0_on_misses_and_repeats_nothing(
+def test_a_stream_of_latest_that_is_killed_from_batch_0_on_misses_and_repeats_nothing(
     streamhouse: RunningStreamHouse, source_options: dict[str, str], tmp_path: Path
 ) -> None:
     rng = random.Random(SEED)

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from runner_ground import Shop
 from sink_ground import options_of
 
-from streamhouse.spark.pipelines.place import Place
+from streamhouse.spark.definitions.service import Place
 from streamhouse.testing.plugin import RunningStreamHouse
 
 

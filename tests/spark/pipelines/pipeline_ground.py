@@ -15,11 +15,12 @@ import psycopg
 from pyspark.errors import StreamingQueryException
 
 from streamhouse.metadata.contract import WantedState
-from streamhouse.spark.pipelines.attempt import Attempt, start
+from streamhouse.spark.definitions.attempt import Attempt
+from streamhouse.spark.definitions.catalog import Stored
+from streamhouse.spark.definitions.service import Place
 from streamhouse.spark.pipelines.catalog import StoredPipeline
-from streamhouse.spark.pipelines.checkpoints import checkpoint_path
 from streamhouse.spark.pipelines.parsing import load_pipeline
-from streamhouse.spark.pipelines.place import Place
+from streamhouse.spark.pipelines.start import checkpoint_path, start
 from streamhouse.testing.plugin import RunningStreamHouse
 from streamhouse.wire.codecs import Codec
 from streamhouse.wire.records import Record
@@ -116,16 +117,12 @@ class Pipeline:
 
 
 def defined(**document: Any) -> StoredPipeline:
-    return StoredPipeline(
+    return Stored(
         spec=load_pipeline({"name": "p", "trigger": "available-now", **document}),
         generation=0,
         definition_id=uuid.uuid4(),
         version=1,
         wanted=WantedState.RUNNING,
-        created_at_ms=0,
-        updated_at_ms=0,
-        report="",
-        report_at_ms=0,
     )
 
 

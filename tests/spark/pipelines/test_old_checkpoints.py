@@ -14,18 +14,19 @@ from pyspark.sql.types import StructType
 from streamhouse.core.errors import Conflict, DefinitionNotFound
 from streamhouse.core.ids import TopicId
 from streamhouse.metadata.contract import Definition, WantedState
+from streamhouse.spark.definitions.checkpoints import checkpoints_of, is_of, remove, remove_former
+from streamhouse.spark.definitions.progress import Progress, SourcePosition
+from streamhouse.spark.definitions.service import Place
 from streamhouse.spark.offsets import StreamOffset, TopicPartition
 from streamhouse.spark.pipelines.catalog import PROGRESS_KIND, StoredPipeline
-from streamhouse.spark.pipelines.checkpoints import checkpoint_path, is_of
-from streamhouse.spark.pipelines.old_checkpoints import checkpoints_of, remove, remove_former
 from streamhouse.spark.pipelines.parsing import load_pipeline
-from streamhouse.spark.pipelines.place import Place
-from streamhouse.spark.pipelines.progress import Progress, SourcePosition
 from streamhouse.spark.pipelines.service import Pipelines
+from streamhouse.spark.pipelines.start import checkpoint_path
 from streamhouse.spark.pipelines.target_opening import open_target
-from streamhouse.spark.tables.queries import checkpoint_of
-from streamhouse.spark.tables.service import TableService, storage_of
+from streamhouse.spark.tables.service import Tables, storage_of
 from streamhouse.spark.tables.spec import TableSpec, ValueFormat, ValueSpec
+from streamhouse.spark.tables.start import checkpoint_of
+from streamhouse.spark.tables.values import row_schema
 from streamhouse.testing.plugin import RunningStreamHouse
 
 ID, OTHER = UUID(int=0xABCDEF << 104), UUID(int=0x123456 << 104)
@@ -118,13 +119,13 @@ def test_a_deleted_pipeline_into_a_topic_leaves_no_progress_document(place: Plac
 
 
 def test_a_deleted_table_leaves_its_rows_unless_they_are_to_go(place: Place, tmp_path: Path) -> None:
-    service = TableService(place)
+    service = Tables(place)
     for name in ("kept", "gone"):
         storage = storage_of("delta", str(tmp_path / "lake" / name), "none", "")
         values = ValueSpec(format=ValueFormat.JSON)
         spec = TableSpec(name=name, topic="orders", storage=storage, values=values)
         stored = service.create(spec, WantedState.STOPPED)
-        service._store(stored).create(spec.schema())
+        service._store(stored).create(row_schema(spec))
         mine = filled(checkpoint_of(place.checkpoints, stored))
         assert [each.path for each in service.checkpoints(name)] == [mine]
         service.delete(name, data=name == "gone")

@@ -60,10 +60,10 @@ def test_short_forms() -> None:
 
 
 WRONG: list[tuple[dict[str, Any], tuple[str, ...], str]] = [
-    (changed(name="Per Minute"), ("name",), "is no name for a pipeline"),
+    (changed(name="Per Minute"), ("name",), "is not a valid name for a pipeline"),
     (changed(sql=None), (), "sql is missing"),
     (changed(sources=None), (), "sources is missing"),
-    (changed(sources={"1x": {}}), ("sources", "1x"), "no name that SQL can use"),
+    (changed(sources={"1x": {}}), ("sources", "1x"), "not a name that SQL can use"),
     (changed(sources={"o": {"format": "json"}}), ("sources", "o", "format"), "json needs a schema"),
     (changed(sources={"o": {"topik": "x"}}), ("sources", "o", "topik"), "there is no 'topik' here"),
     (changed(sources={"o": {"watermark": "at"}}), ("sources", "o", "watermark", "delay"), "has 0 characters"),
@@ -71,7 +71,7 @@ WRONG: list[tuple[dict[str, Any], tuple[str, ...], str]] = [
     (
         changed(sources={"o": {"options": {"subscribe": "x"}}}),
         ("sources", "o", "options", "subscribe"),
-        "is decided by the pipeline",
+        "is set by the pipeline",
     ),
     (
         changed(sources={"o": {"options": {"storeSecretAccessKey": "x"}}}),
@@ -81,7 +81,7 @@ WRONG: list[tuple[dict[str, Any], tuple[str, ...], str]] = [
     (
         changed(sources={"o": {"options": {"startingTimestamp": 1}}}),
         ("sources", "o", "options", "startingTimestamp"),
-        "is decided by the pipeline itself",
+        "is set by the pipeline itself",
     ),
     (changed(target={}), ("target",), "names none of topic, postgres, table"),
     (changed(target={"topic": "a", "table": {}}), ("target",), "names topic and table"),
@@ -89,12 +89,12 @@ WRONG: list[tuple[dict[str, Any], tuple[str, ...], str]] = [
     (
         changed(target={"postgres": {"url": "mysql://x", "table": "t"}}, output_mode="append"),
         ("target", "postgres", "url"),
-        "is no postgresql:// address",
+        "is not a postgresql:// address",
     ),
     (
         changed(target={"postgres": {"url": "postgresql://x", "table": "t; DROP", "key": "a"}}),
         ("target", "postgres", "table"),
-        "is no name of a table",
+        "is not a name of a table",
     ),
     (
         changed(target={"postgres": {"url": "postgresql://x", "table": "t", "mode": "upsert"}}, output_mode="append"),

@@ -22,24 +22,24 @@ def test_the_commands_say_what_is_there(shop: Shop) -> None:
     assert (described["state"], described["generation"]) == ("waiting", 0)
     assert described["definition"]["output_mode"] == "update"
     refused = shop.command("pipeline", "delete", "per-minute", "--yes")
-    assert (refused.returncode, "stop it first" in refused.stderr) == (2, True)
+    assert (refused.returncode, "stop it first" in refused.stderr) == (4, True)
     missing = shop.command("pipeline", "start", "per-minut")
     assert (missing.returncode, "did you mean per-minute?" in missing.stderr) == (3, True)
     unasked = shop.command("pipeline", "start", "per-minute", "--reset")
-    assert (unasked.returncode, "say --yes" in unasked.stderr) == (2, True)
-    assert "stays: every row in PostgreSQL table per_minute" in unasked.stderr
+    assert (unasked.returncode, "stdin is not a terminal; pass --yes" in unasked.stderr) == (2, True)
+    assert "keeps: every row in PostgreSQL table per_minute" in unasked.stderr
     assert "no runner is there" in shop.command("pipeline", "start", "per-minute", "--reset", "--yes").stderr
     described = json.loads(shop.command("pipeline", "describe", "per-minute", "-o", "json").stdout)
     assert described["generation"] == 1
     assert shop.command("pipeline", "stop", "per-minute").returncode == 0
     unasked = shop.command("pipeline", "delete", "per-minute")
     assert (unasked.returncode, unasked.stdout) == (2, "")
-    assert "per-minute: goes: its progress" in unasked.stderr
+    assert "per-minute: removes: its progress" in unasked.stderr
     assert shop.command("pipeline", "delete", "per-minute", "--yes").returncode == 0
     assert json.loads(shop.command("pipeline", "list", "-o", "json").stdout) == []
     created = shop.command(
         "pipeline", "create", "copy", "--from", "o=orders", "--schema", "id BIGINT", "--sql", "SELECT id FROM o",
-        "--to-postgres", "postgresql://me:secret@db/x", "--table", "ids",
+        "--to-postgres", "postgresql://me:secret@db/x", "--table", "ids", "--no-start",
     )  # fmt: skip
     assert created.returncode == 0, created.stderr
     assert "secret" not in shop.command("pipeline", "describe", "copy").stdout

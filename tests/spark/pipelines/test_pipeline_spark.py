@@ -43,7 +43,7 @@ def test_r8_a_windowed_aggregation_into_postgresql_is_right_after_replays(
         stages = connection.execute("SELECT count(*) FROM pg_tables WHERE tablename LIKE 'stage%%'").fetchone()
     assert stages == (1,)
     shutil.rmtree(pipeline.checkpoint)
-    with pytest.raises(CheckpointLost, match="what it added up is gone"):
+    with pytest.raises(CheckpointLost, match="its state is lost"):
         pipeline.run()
     pipeline.stored = replace(pipeline.stored, generation=1)
     assert pipeline.run().resumed == "at the beginning"

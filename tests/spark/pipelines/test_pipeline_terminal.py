@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 from terminal import Terminal
 
-from streamhouse.core.randomness import SystemRandomness
 from streamhouse.metadata.contract import WantedState
-from streamhouse.spark.pipelines.catalog import Catalog, StoredPipeline
+from streamhouse.spark.definitions.reports import Report, State
+from streamhouse.spark.definitions.service import Place
+from streamhouse.spark.pipelines.catalog import StoredPipeline
 from streamhouse.spark.pipelines.parsing import load_pipeline
-from streamhouse.spark.pipelines.place import Place
-from streamhouse.spark.pipelines.reports import Report, State
 from streamhouse.spark.pipelines.service import Pipelines
 from streamhouse.testing.plugin import RunningStreamHouse
 
@@ -27,8 +26,8 @@ import logging
 import sys
 
 from streamhouse.cli.commands.spark_runner import RunProgress, log_to_stderr
-from streamhouse.spark.pipelines.reports import Report, State
-from streamhouse.spark.pipelines.runner import Shown
+from streamhouse.spark.definitions.reports import Report, State
+from streamhouse.spark.definitions.runner import Shown
 
 log_to_stderr(events=False)
 with RunProgress("pipeline") as show:
@@ -79,12 +78,7 @@ class Defined:
         return [sys.executable, "-m", "streamhouse", "pipeline", *words, "--data-dir", self.data_dir]
 
     def report(self, told: Report) -> None:
-        connection = self.pipelines.connection
-
-        async def send() -> None:
-            await Catalog(await connection.metadata(), SystemRandomness()).report(self.stored, told.to_json())
-
-        connection.run(send())
+        self.pipelines.ask(lambda catalog: catalog.report(self.stored, told.to_json()))
 
 
 @pytest.fixture
@@ -123,7 +117,7 @@ def test_what_removes_things_asks_first(on_terminal: RunsOn, defined: Defined) -
         terminal.wait_for(lambda lines: "go on? [y/N]" in lines[-1])
         terminal.type(f"{answer}\n")
         assert terminal.end() == code
-        assert "p: stays: every row in topic out, and the topics it reads" in terminal.screen()
+        assert "p: keeps: every row in topic out" in terminal.screen()
         assert terminal.screen()[-2] == ("deleted p" if code == 0 else "nothing was changed")
         assert terminal.piped == ""
     assert defined.pipelines.list() == []

@@ -1,6 +1,7 @@
-"""An agent that dies by its own hand in the middle of an adoption, if told to.
+"""An agent that kills itself in the middle of an adoption, if told to.
 
-sink_server.py READY_FILE      settings from STREAMHOUSE_* variables; DIES="before:3" or "after:3" names an adoption
+sink_server.py READY_FILE      settings from STREAMHOUSE_* variables; DIES="before:3" or "after:3" names an adoption.
+                               Of several agents with one DIES_MARKER only the first dies: it creates that file.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def arm(where: str, count: int) -> None:
     def reached(stage: str) -> None:
         if stage == where:
             left[0] -= 1
-            if left[0] == 0:
+            if left[0] == 0 and is_first():
                 os.kill(os.getpid(), signal.SIGKILL)
 
     for store in (SqliteMetadata, PostgresMetadata):
@@ -38,6 +39,16 @@ def arm(where: str, count: int) -> None:
             return outcome
 
         store.adopt_intent = adopt_intent  # type: ignore[method-assign]
+
+
+def is_first() -> bool:
+    marker = os.environ.get("DIES_MARKER")
+    try:
+        if marker is not None:
+            os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
 
 
 async def ready(sh: StreamHouse) -> None:

@@ -18,13 +18,13 @@ from streamhouse.core.clock import SystemClock
 from streamhouse.core.ids import TopicId
 from streamhouse.objectstore.opening import StoreOptions
 from streamhouse.spark.address import StoreAddress
+from streamhouse.spark.definitions.progress import Batch, Position, SourcePosition
 from streamhouse.spark.offsets import TopicPartition
-from streamhouse.spark.pipelines.progress import Batch, Position, SourcePosition
 from streamhouse.spark.tables.columns import OWN_COLUMNS, TIMESTAMP
-from streamhouse.spark.tables.files import PartitionBy, TaskFiles, WrittenFile, bucket_directory
+from streamhouse.spark.tables.files import TaskFiles, WrittenFile, bucket_directory
 from streamhouse.spark.tables.leftovers import new_name
 from streamhouse.spark.tables.opening import open_table
-from streamhouse.spark.tables.spec import StorageSpec, TableFormat
+from streamhouse.spark.tables.spec import PartitionBy, StorageSpec, TableFormat
 from streamhouse.spark.tables.store import TableStore
 
 TOPIC_ID = TopicId(UUID(int=7))
@@ -40,7 +40,7 @@ def position(offset: int) -> Position:
 
 def batch(number: int, begin: int, end: int, *, query: str = "q1", generation: int = 1) -> Batch:
     return Batch(
-        pipeline="table t",
+        owner="table t",
         generation=generation,
         query_id=query,
         batch_id=number,

@@ -11,11 +11,18 @@ from pyspark.sql import SparkSession
 from table_ground import query_table
 
 from streamhouse.metadata.contract import WantedState
-from streamhouse.spark.pipelines.place import Place
-from streamhouse.spark.tables.catalog import StoredTable
-from streamhouse.spark.tables.files import PartitionBy
-from streamhouse.spark.tables.queries import checkpoint_of, start_table
-from streamhouse.spark.tables.spec import StorageSpec, TableFormat, TableSpec, ValueFormat, ValueSpec
+from streamhouse.spark.definitions.catalog import Stored
+from streamhouse.spark.definitions.service import Place
+from streamhouse.spark.tables.spec import (
+    PartitionBy,
+    StorageSpec,
+    StoredTable,
+    TableFormat,
+    TableSpec,
+    ValueFormat,
+    ValueSpec,
+)
+from streamhouse.spark.tables.start import checkpoint_of, start_table
 from streamhouse.testing.plugin import RunningStreamHouse
 from streamhouse.wire.records import Header, Record
 
@@ -52,28 +59,18 @@ class SparkGround:
         rows = [{"id": at + n, "price": (at + n) / 4, "name": f"näme-{at + n}"} for n in range(count)]
         self.produce(partition, *(json.dumps(row).encode() for row in rows))
 
-    def table(self, kind: TableFormat, *, values: ValueSpec = JSON, dead: str = "dead", **more: object) -> StoredTable:
+    def table(
+        self, kind: TableFormat, *, values: ValueSpec = JSON, dead: str = "dead", generation: int = 1
+    ) -> StoredTable:
         storage = StorageSpec(format=kind, location=str(self.directory / f"table-{kind}"), partition_by=PartitionBy.DAY)
-        spec = TableSpec(
-            name=f"t-{kind}",
-            topic="orders",
-            storage=storage,
-            values=values,
-            dead_letters=dead,
-            **more,  # type: ignore[arg-type]
-        )
-        return StoredTable(
-            spec=spec,
-            definition_id=UUID(int=3),
-            version=1,
-            wanted=WantedState.RUNNING,
-            report="",
-            report_at_ms=0,
+        spec = TableSpec(name=f"t-{kind}", topic="orders", storage=storage, values=values, dead_letters=dead)
+        return Stored(
+            spec=spec, generation=generation, definition_id=UUID(int=3), version=1, wanted=WantedState.RUNNING
         )
 
     def fill(self, stored: StoredTable) -> None:
         """Run the query to the topic's end."""
-        attempt = start_table(self.spark, stored, self.place, available_now=True)
+        attempt = start_table(self.spark, stored, self.place, once=True)
         try:
             attempt.query.awaitTermination(120)
             assert not attempt.is_active

@@ -14,10 +14,10 @@ from table_ground import OWN_COLUMNS, TableGround, batch, rows
 from streamhouse.core.clock import SystemClock
 from streamhouse.metadata.contract import WantedState
 from streamhouse.spark.address import resolve_address
+from streamhouse.spark.definitions.service import Place
 from streamhouse.spark.pipelines.parsing import load_pipeline
-from streamhouse.spark.pipelines.place import Place
 from streamhouse.spark.pipelines.service import Pipelines
-from streamhouse.spark.tables.service import TableService
+from streamhouse.spark.tables.service import Tables
 from streamhouse.testing.plugin import RunningStreamHouse
 
 DAY_MS = 24 * 3_600_000
@@ -29,8 +29,8 @@ class Commands:
         self.data_dir = str(running.api.settings.data_dir)
         self.directory = directory
         self.place = Place(address_options={"dataDir": self.data_dir}, checkpoints=f"{self.data_dir}/checkpoints")
-        self.run("create", "--topic", "orders", "--format", "delta", "--no-start")
-        self.service = TableService(self.place)
+        self.run("create", "orders", "--from", "orders", "--format", "delta", "--no-start")
+        self.service = Tables(self.place)
         self.ground = TableGround(
             directory=Path(self.data_dir) / "tables",
             storage=self.service.get("orders").spec.storage,
@@ -71,7 +71,7 @@ def test_a_vacuum_says_what_goes_and_wants_a_yes(commands: Commands) -> None:
     size = left.stat().st_size
     assert told == [{"name": "orders", "removed": False, "files": 1, "size_bytes": size, "versions": 0}]
     unasked = commands.run("vacuum", "orders", "--older-than", "1h", code=2)
-    assert (unasked.stdout, "orders: 1 files" in unasked.stderr, left.exists()) == ("", True, True)
+    assert (unasked.stdout, "orders: removes: 1 files" in unasked.stderr, left.exists()) == ("", True, True)
     assert json.loads(commands.run("vacuum", "orders", "-o", "json").stdout)[0]["files"] == 0  # younger than 7 days
     done = commands.run("vacuum", "orders", "--older-than", "1h", "--yes")
     assert done.stdout.split()[5:] == ["orders", "True", "1", str(size), "0"]
@@ -98,21 +98,63 @@ def test_deleting_says_what_goes_and_wants_a_yes(commands: Commands) -> None:
     checkpoint = Path(commands.place.checkpoints) / "tables" / "orders" / "0"
     unasked = commands.run("delete", "orders", code=2)
     assert unasked.stdout == ""
-    assert f"orders: stays: every row in {commands.ground.storage.location}" in unasked.stderr
-    assert "orders: stays: the topic orders, and the dead letters in orders.dead-letters" in unasked.stderr
-    assert "orders: goes, when its runner begins anew" in commands.run("start", "orders", "--reset", code=2).stderr
+    assert f"orders: keeps: every row in {commands.ground.storage.location}" in unasked.stderr
+    assert "orders: keeps: the dead letters in orders.dead-letters" in unasked.stderr
+    assert (
+        "orders: removes, when its runner starts it again" in commands.run("start", "orders", "--reset", code=2).stderr
+    )
     checkpoint.mkdir(parents=True)
     commands.run("delete", "orders", "--yes")
     assert checkpoint.exists()  # no name that its runner would have given
     assert commands.ground.store.state().rows == 10
-    again = commands.run("create", "--topic", "orders", "--format", "delta", "--no-start")
+    again = commands.run("create", "orders", "--from", "orders", "--format", "delta", "--no-start")
     assert again.stdout == ""
     assert commands.service.facts("orders")["rows"] == 10
 
 
 def test_a_table_is_not_made_where_something_else_is(commands: Commands, tmp_path: Path) -> None:
-    create = ("create", "--topic", "orders", "--format", "parquet", "--name", "other", "--path")
+    create = ("create", "other", "--from", "orders", "--format", "parquet", "--path")
     for path in (commands.data_dir, f"{commands.data_dir}/objects/x", f"{commands.ground.storage.location}/below"):
-        assert "in the way of" in commands.run(*create, path, code=2).stderr
+        assert "would overlap with" in commands.run(*create, path, code=2).stderr
     commands.run(*create, os.path.relpath(tmp_path / "lake"))
     assert commands.service.get("other").spec.storage.location == str(tmp_path / "lake")
+
+
+WITHOUT_EXTRAS = """
+import sys
+
+for name in ("pyspark", "pyarrow", "pandas", "psycopg", "yaml", "deltalake", "pyiceberg", "sqlalchemy", "fastavro"):
+    sys.modules[name] = None
+from streamhouse.cli.main import main
+
+sys.argv[0] = "streamhouse"
+main()
+"""
+
+
+@pytest.mark.parametrize("kind", ["table", "pipeline"])
+def test_definitions_are_started_and_listed_without_spark_and_java(
+    commands: Commands, tmp_path: Path, kind: str
+) -> None:
+    document = {"name": "orders", "sources": ["orders"], "sql": "SELECT value FROM orders", "target": {"topic": "out"}}
+    Pipelines(commands.place).create(load_pipeline(document), WantedState.STOPPED)
+
+    def run(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        ran = subprocess.run(
+            [sys.executable, "-c", WITHOUT_EXTRAS, kind, *words, "--data-dir", commands.data_dir],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={**os.environ, "PATH": str(tmp_path), "JAVA_HOME": ""},
+            check=False,
+        )
+        assert ran.returncode == code, ran.stderr
+        return ran
+
+    run("start", "orders")
+    (row,) = json.loads(run("list", "-o", "json").stdout)
+    assert (row["name"], row["wanted"], row["state"]) == ("orders", "running", "waiting")
+    refused = run("run", code=2)
+    assert "this needs the package pyspark" in refused.stderr
+    assert "pip install 'streamhouse[spark" in refused.stderr

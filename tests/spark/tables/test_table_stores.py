@@ -11,9 +11,9 @@ from table_ground import FORMATS, TableGround, batch, make_ground, rows, three_s
 from streamhouse.core.errors import BatchRegressed, InvalidSetting, NotFound, TableBusy
 from streamhouse.objectstore.opening import StoreOptions
 from streamhouse.spark.tables.columns import OWN_COLUMNS
-from streamhouse.spark.tables.files import PartitionBy, WrittenFile
+from streamhouse.spark.tables.files import WrittenFile
 from streamhouse.spark.tables.location import Location, check_apart, parse_location
-from streamhouse.spark.tables.spec import TableFormat
+from streamhouse.spark.tables.spec import PartitionBy, TableFormat
 
 
 @pytest.fixture(params=FORMATS)

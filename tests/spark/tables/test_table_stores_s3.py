@@ -13,13 +13,12 @@ from streamhouse.core.errors import BatchRegressed
 from streamhouse.objectstore.opening import StoreOptions
 from streamhouse.spark.address import StoreAddress
 from streamhouse.spark.tables.columns import OWN_COLUMNS
-from streamhouse.spark.tables.files import PartitionBy
-from streamhouse.spark.tables.spec import StorageSpec, TableFormat
+from streamhouse.spark.tables.spec import PartitionBy, StorageSpec, TableFormat
 from streamhouse.testing.services import S3Service
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_p5_tables_on_s3_take_each_batch_once(
+def test_tables_on_s3_take_each_batch_once(
     s3_service: S3Service, postgres_database: str, tmp_path: Path, kind: TableFormat
 ) -> None:
     bucket = s3_service.create_bucket()

@@ -25,7 +25,7 @@ def show(chosen: ChosenSettings, output: OutputOption = Output.TABLE) -> None:
 
 
 def check(chosen: ChosenSettings, output: OutputOption = Output.TABLE) -> None:
-    """Look for everything that is wrong with the settings, without starting anything. Exit code 2 if something is."""
+    """Check all settings without starting anything. Exit code 2 if something is wrong."""
     outcome = chosen.attempt()
     if output is Output.JSON:
         problems = [

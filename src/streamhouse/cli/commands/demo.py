@@ -1,4 +1,4 @@
-"""`streamhouse demo`: three agents, a death and a departure, told step by step (S1.2, S1.19)."""
+"""`streamhouse demo`: three agents share partitions; one dies and one leaves; shown step by step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(chosen: ChosenSettings, output: OutputOption = Output.TABLE) -> None:
-    """Run three agents in this process, let one die and one leave, and show who leads what and what landed where."""
+    """Run three agents in this process, kill one, stop one, and show which agent leads what and where the data is."""
     settings = _settings(chosen)
     steps = _run(settings, output)
     if output is Output.JSON:

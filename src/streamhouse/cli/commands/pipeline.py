@@ -1,207 +1,263 @@
-"""`streamhouse pipeline`: define, look at, start and stop SQL pipelines. `pipeline run` is in pipeline_run.py."""
+"""`streamhouse pipeline` and `streamhouse apply`: define, check, run and delete SQL pipelines."""
 
 from __future__ import annotations
 
-import json
 import os
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamhouse.cli.commands import pipeline_run, pipeline_views
-from streamhouse.cli.commands.spark_runner import Checkpoints
-from streamhouse.cli.consent import YesOption, consent
-from streamhouse.cli.manners import emit, note
-from streamhouse.cli.output import Output, OutputOption, show_facts, show_json, show_rows
-from streamhouse.cli.setting_flags import ChosenSettings, add_group
+from streamhouse.cli.commands.definitions import (
+    Checkpoints,
+    Conf,
+    DefinitionCommands,
+    Master,
+    Name,
+    Names,
+    Start,
+    read_text,
+    removal_lines,
+    same_command,
+    spark_config,
+)
+from streamhouse.cli.commands.spark_runner import open_application, shows_progress
+from streamhouse.cli.exit_codes import ExitCode
+from streamhouse.cli.manners import YesOption, consent, note, progress
+from streamhouse.cli.output import Output, OutputOption, show_json, show_table
+from streamhouse.cli.setting_flags import ChosenSettings, add_group, takes_settings
 from streamhouse.core.errors import InvalidSetting
 
 if TYPE_CHECKING:
+    from streamhouse.spark.definitions.catalog import Stored
+    from streamhouse.spark.definitions.service import Place
+    from streamhouse.spark.pipelines.isolated import IsolatedRunners
     from streamhouse.spark.pipelines.service import Pipelines
-
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The pipeline's name.")]
-Names = Annotated[list[str], typer.Argument(metavar="NAME…", help="Names of pipelines.")]
+    from streamhouse.spark.pipelines.spec import PipelineSpec
+    from streamhouse.spark.pipelines.yaml_file import WantedPipeline
 
 
 def register(app: typer.Typer) -> None:
-    add_group(
-        app,
-        "pipeline",
-        "SQL from topics into topics, tables and PostgreSQL.",
-        {
-            "create": create,
-            "validate": pipeline_run.validate,
-            "start": start,
-            "stop": stop,
-            "list": list_,
-            "describe": describe,
-            "logs": logs,
-            "delete": delete,
-            "run": pipeline_run.run,
-        },
-    )
-
-
-def create(
-    chosen: ChosenSettings,
-    name: Name,
-    sources: Annotated[
-        list[str],
-        typer.Option("--from", metavar="[VIEW=]TOPIC", help="A topic, and what the SQL calls it. Repeatable."),
-    ],
-    sql: Annotated[str | None, typer.Option("--sql", help="The SELECT.")] = None,
-    sql_file: Annotated[Path | None, typer.Option("--sql-file", metavar="FILE", help="A file with the SELECT.")] = None,
-    schema: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--schema", metavar="[VIEW=]DDL", help="Columns of a topic's JSON values: 'id BIGINT, at TIMESTAMP'."
-        ),
-    ] = None,
-    watermark: Annotated[
-        list[str] | None,
-        typer.Option("--watermark", metavar="[VIEW=]COLUMN,DELAY", help="How late rows may be: 'at,10 minutes'."),
-    ] = None,
-    to_topic: Annotated[str | None, typer.Option("--to-topic", metavar="TOPIC", help="Write to a topic.")] = None,
-    to_postgres: Annotated[
-        str | None,
-        typer.Option(
-            "--to-postgres", metavar="URL", help="Write to PostgreSQL; ${NAME} is taken from the environment."
-        ),
-    ] = None,
-    table: Annotated[str | None, typer.Option("--table", help="The table in PostgreSQL.")] = None,
-    key: Annotated[
-        str | None, typer.Option("--key", metavar="COLUMNS", help="Upsert by these columns instead of inserting.")
-    ] = None,
-    order_by: Annotated[
-        str | None, typer.Option("--order-by", metavar="COLUMN", help="Of two rows of one key the higher one counts.")
-    ] = None,
-    to_table: Annotated[
-        str | None,
-        typer.Option("--to-table", metavar="FORMAT:PATH", help="Write to a parquet, iceberg or delta table."),
-    ] = None,
-    mode: Annotated[str, typer.Option("--mode", help="append, update or complete.")] = "append",
-    trigger: Annotated[
-        str | None, typer.Option("--trigger", metavar="TIME", help="Time between batches, or available-now.")
-    ] = None,
-    starting: Annotated[str, typer.Option("--starting", help="earliest or latest: where it begins.")] = "earliest",
-    isolated: Annotated[bool, typer.Option("--isolated", help="In a Spark application of its own.")] = False,
-    start_it: Annotated[bool, typer.Option("--start", help="Let it run at once.")] = False,
-) -> None:
-    """Define a pipeline. It runs once it is started and a runner (`pipeline run`) is there."""
-    from streamhouse.metadata.contract import WantedState
-    from streamhouse.spark.pipelines.parsing import load_pipeline
-
-    document: dict[str, Any] = {
-        "name": name,
-        "sources": _sources(sources, schema or [], watermark or [], starting),
-        "sql": _sql(sql, sql_file),
-        "target": _target(to_topic, to_postgres, table, key, order_by, to_table),
-        "output_mode": mode,
-        "trigger": trigger,
-        "isolated": isolated,
+    commands = PipelineCommands()
+    own: dict[str, Callable[..., None]] = {
+        "create": commands.create_,
+        "validate": commands.validate,
+        "delete": commands.delete,
     }
-    spec = load_pipeline(document)
-    _pipelines(chosen).create(spec, WantedState.RUNNING if start_it else WantedState.STOPPED)
-    note(f"created {name}" + ("" if start_it else f"; `streamhouse pipeline start {name}` lets it run"))
+    add_group(app, "pipeline", "SQL from topics into topics, tables and PostgreSQL.", {**own, **commands.shared()})
+    app.command("apply")(takes_settings(commands.apply))
 
 
-def start(
-    chosen: ChosenSettings,
-    names: Names,
-    reset: Annotated[
-        bool, typer.Option("--reset", help="Begin anew: forget checkpoint and progress; the target's rows stay.")
-    ] = False,
-    yes: YesOption = False,
-) -> None:
-    """Let pipelines run; a runner picks them up within a second."""
-    from streamhouse.metadata.contract import WantedState
+class PipelineCommands(DefinitionCommands["Pipelines"]):
+    noun = "pipeline"
+    columns = ("target",)
 
-    pipelines = _pipelines(chosen)
-    if reset:
-        consent([line for name in names for line in pipeline_views.reset_plan(pipelines.get(name))], yes=yes)
-    for name in names:
-        pipelines.want(name, WantedState.RUNNING, reset=reset)
-        note(f"{name} is to run" + (", from the beginning" if reset else ""))
-    if not pipelines.has_runner():
-        note("no runner is there: start one with `streamhouse pipeline run`")
+    def make(self, place: Place) -> Pipelines:
+        from streamhouse.spark.pipelines.service import Pipelines
 
+        return Pipelines(place)
 
-def stop(chosen: ChosenSettings, names: Names) -> None:
-    """Stop pipelines; they go on from there when started again."""
-    from streamhouse.metadata.contract import WantedState
+    def own_row(self, stored: Stored[Any]) -> dict[str, Any]:
+        return {"target": str(stored.spec.target)}
 
-    pipelines = _pipelines(chosen)
-    for name in names:
-        pipelines.want(name, WantedState.STOPPED)
-        note(f"{name} is to stop")
+    def own_facts(self, service: Pipelines, stored: Stored[Any]) -> dict[str, Any]:
+        return {"checkpoint_version": stored.spec.fingerprint(), "definition": stored.spec.masked_document()}
 
+    def reset_plan(self, stored: Stored[Any]) -> list[str]:
+        return [
+            f"{stored.name}: removes, when its runner starts it again: its progress and its checkpoints",
+            f"{stored.name}: keeps: every row in {stored.spec.target}; what is read again is added to them",
+        ]
 
-def list_(chosen: ChosenSettings, output: OutputOption = Output.TABLE) -> None:
-    """List all pipelines: what is wanted of each, and what it does."""
-    pipelines = _pipelines(chosen)
-    rows = [pipeline_views.summary(stored, pipelines.now_ms()) for stored in pipelines.list()]
-    show_rows(["name", "wanted", "state", "batch", "rows_per_second", "lag", "target"], rows, output)
+    def create_(
+        self,
+        chosen: ChosenSettings,
+        name: Name,
+        sources: Annotated[
+            list[str],
+            typer.Option("--from", metavar="[VIEW=]TOPIC", help="A topic, and what the SQL calls it. Repeatable."),
+        ],
+        sql: Annotated[str | None, typer.Option("--sql", help="The SELECT.")] = None,
+        sql_file: Annotated[
+            Path | None, typer.Option("--sql-file", metavar="FILE", help="A file with the SELECT.")
+        ] = None,
+        schema: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--schema", metavar="[VIEW=]DDL", help="Columns of a topic's JSON values: 'id BIGINT, at TIMESTAMP'."
+            ),
+        ] = None,
+        watermark: Annotated[
+            list[str] | None,
+            typer.Option("--watermark", metavar="[VIEW=]COLUMN,DELAY", help="How late rows may be: 'at,10 minutes'."),
+        ] = None,
+        to_topic: Annotated[str | None, typer.Option("--to-topic", metavar="TOPIC", help="Write to a topic.")] = None,
+        to_postgres: Annotated[
+            str | None,
+            typer.Option(
+                "--to-postgres", metavar="URL", help="Write to PostgreSQL; ${NAME} is taken from the environment."
+            ),
+        ] = None,
+        table: Annotated[str | None, typer.Option("--table", help="The table in PostgreSQL.")] = None,
+        key: Annotated[
+            str | None, typer.Option("--key", metavar="COLUMNS", help="Upsert by these columns instead of inserting.")
+        ] = None,
+        order_by: Annotated[
+            str | None,
+            typer.Option(
+                "--order-by", metavar="COLUMN", help="Of two rows with one key, keep the one with the higher value."
+            ),
+        ] = None,
+        to_table: Annotated[
+            str | None,
+            typer.Option("--to-table", metavar="FORMAT:PATH", help="Write to a parquet, iceberg or delta table."),
+        ] = None,
+        mode: Annotated[str, typer.Option("--mode", help="append, update or complete.")] = "append",
+        trigger: Annotated[
+            str | None, typer.Option("--trigger", metavar="TIME", help="Time between batches, or available-now.")
+        ] = None,
+        starting: Annotated[str, typer.Option("--starting", help="earliest or latest: where it begins.")] = "earliest",
+        isolated: Annotated[bool, typer.Option("--isolated", help="Run it in a Spark application of its own.")] = False,
+        start_it: Start = True,
+    ) -> None:
+        """Define a pipeline. A runner (`pipeline run`) runs it."""
+        from streamhouse.spark.pipelines.parsing import load_pipeline
 
+        document: dict[str, Any] = {
+            "name": name,
+            "sources": _sources(sources, schema or [], watermark or [], starting),
+            "sql": _sql(sql, sql_file),
+            "target": _target(to_topic, to_postgres, table, key, order_by, to_table),
+            "output_mode": mode,
+            "trigger": trigger,
+            "isolated": isolated,
+        }
+        self.create(self.open(chosen), load_pipeline(document), start=start_it)
 
-def describe(chosen: ChosenSettings, name: Name, output: OutputOption = Output.TABLE) -> None:
-    """Show a pipeline's definition and state; passwords are masked."""
-    pipelines = _pipelines(chosen)
-    show_facts(pipeline_views.description(pipelines.get(name), pipelines.now_ms()), output)
+    def delete(
+        self,
+        chosen: ChosenSettings,
+        names: Names,
+        checkpoints: Checkpoints = None,
+        keep_progress: Annotated[
+            bool, typer.Option("--keep-progress", help="Leave it in the target; for a target that does not answer.")
+        ] = False,
+        yes: YesOption = False,
+    ) -> None:
+        """Delete stopped pipelines, their checkpoints and their progress; the rows in their targets stay."""
+        from streamhouse.spark.pipelines.spec import TargetKind
 
+        pipelines, plan = self.open(chosen, checkpoints), list[str]()
+        for name in names:
+            target = pipelines.get(name).spec.target
+            keeps = keep_progress or target.kind is TargetKind.TABLE
+            kept = [f"every row in {target}", "the topics it reads", *([f"its progress, in {target}"] if keeps else [])]
+            plan += removal_lines(name, pipelines.checkpoints(name), [] if keeps else ["its progress"], kept)
+        consent(plan, yes=yes)
+        for name in names:
+            pipelines.delete(name, keep_progress=keep_progress)
+            note(f"deleted {name}")
 
-def logs(
-    chosen: ChosenSettings,
-    name: Name,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """Print what happened to a pipeline: starts, stops, failures and their reasons."""
-    import threading
-
-    pipelines, seen, waiting = _pipelines(chosen), (0, 0), threading.Event()
-    while True:
-        events = pipeline_views.events(pipelines.get(name), after=seen)
-        documents = [{"at": event.at, "what": event.what} for event in events]
-        if output is Output.JSON and not follow:
-            show_json(documents)
+    def validate(
+        self,
+        chosen: ChosenSettings,
+        names: Annotated[list[str] | None, typer.Argument(metavar="[NAME…]", help="Defined pipelines.")] = None,
+        file: Annotated[
+            Path | None, typer.Option("--file", "-f", metavar="FILE", help="A file of pipelines instead.")
+        ] = None,
+        master: Master = "local[*]",
+        conf: Conf = None,
+        output: OutputOption = Output.TABLE,
+    ) -> None:
+        """Check pipelines without reading or writing a row: names, types, output mode and target."""
+        if bool(names) == (file is not None):
+            raise InvalidSetting("nothing to validate is named", hint="give names of pipelines, or --file FILE")
+        pipelines = self.open(chosen)
+        if file is not None:
+            specs = [each.spec for each in _read_file(file)]
         else:
-            for event, document in zip(events, documents, strict=True):
-                emit(json.dumps(document, ensure_ascii=False) if output is Output.JSON else f"{event.at}  {event.what}")
-        seen = events[-1].place if events else seen
-        if not follow:
-            return
-        waiting.wait(1)
+            specs = [pipelines.get(name).spec for name in names or []]
+        rows = _validate(pipelines, specs, master, spark_config(conf))
+        if output is Output.JSON:
+            show_json(rows)
+        else:
+            columns = ["name", "ok", "stateful", "columns", "problem"]
+            show_table(columns, [[str(row[column]) for column in columns] for row in rows])
+        if not all(row["ok"] for row in rows):
+            raise typer.Exit(ExitCode.USAGE)
+
+    def apply(
+        self,
+        chosen: ChosenSettings,
+        file: Annotated[Path, typer.Option("--file", "-f", metavar="FILE", help="A YAML file of pipelines.")],
+        dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
+        output: OutputOption = Output.TABLE,
+    ) -> None:
+        """Create and update pipelines as a file says. The same file again changes nothing; others stay as they are."""
+        done = self.open(chosen).apply(_read_file(file), dry_run=dry_run)
+        if output is Output.JSON:
+            show_json(
+                [
+                    {
+                        "name": each.name,
+                        "action": each.action,
+                        "wanted": each.wanted.value,
+                        "changes": list(each.changes),
+                    }
+                    for each in done
+                ]
+            )
+        else:
+            rows = [[each.name, each.action, each.wanted.value, ", ".join(each.changes)] for each in done]
+            show_table(["name", "action", "wanted", "changes"], rows)
+        if dry_run:
+            note("nothing was changed")
+
+    def isolated(
+        self, chosen: ChosenSettings, master: str, checkpoints: str | None, conf: list[str] | None, fast_start: bool
+    ) -> IsolatedRunners:
+        from streamhouse.core.clock import SystemClock
+        from streamhouse.spark.pipelines.isolated import IsolatedRunners
+
+        flags: list[tuple[str, object]] = [("--parent", os.getpid()), ("--master", master)]
+        flags += [("--checkpoints", checkpoints), ("--fast-start", fast_start)]
+        flags += [("--conf", each) for each in conf or []]
+        command = same_command(chosen, "pipeline", "run", flags=flags)
+        return IsolatedRunners(command, SystemClock(), tell=note if shows_progress() else None)
 
 
-def delete(
-    chosen: ChosenSettings,
-    names: Names,
-    checkpoints: Checkpoints = None,
-    keep_progress: Annotated[
-        bool, typer.Option("--keep-progress", help="Leave it in the target; for one that is out of reach.")
-    ] = False,
-    yes: YesOption = False,
-) -> None:
-    """Delete stopped pipelines, their checkpoints and their progress; the rows in their targets stay."""
-    pipelines = pipeline_run.open_pipelines(chosen, checkpoints)
-    plan: list[str] = []
-    for name in names:
-        found = [str(each.path) for each in pipelines.checkpoints(name)]
-        plan += pipeline_views.deletion_plan(pipelines.get(name), found, keep_progress=keep_progress)
-    consent(plan, yes=yes)
-    for name in names:
-        pipelines.delete(name, keep_progress=keep_progress)
-        note(f"deleted {name}")
+def _validate(
+    pipelines: Pipelines, specs: Sequence[PipelineSpec], master: str, config: dict[str, str]
+) -> list[dict[str, object]]:
+    from streamhouse.core.errors import StreamHouseError
+    from streamhouse.spark.pipelines.validation import validate
+
+    rows: list[dict[str, object]] = []
+    application = open_application(master, name="streamhouse validate", config=config, fast_start=True)
+    with progress("trying") as say:
+        for spec in specs:
+            say(f"trying {spec.name}")
+            try:
+                found = validate(application.session_for(spec.name), spec, pipelines.place)
+                columns = ", ".join(f"{name} {kind}" for name, kind in found.columns)
+                row = {"ok": True, "stateful": found.is_stateful, "columns": columns, "problem": ""}
+            except StreamHouseError as error:
+                row = {"ok": False, "stateful": "", "columns": "", "problem": str(error)}
+            rows.append({"name": spec.name, **row})
+        application.stop()
+    return rows
 
 
-def _pipelines(chosen: ChosenSettings) -> Pipelines:
-    return pipeline_run.open_pipelines(chosen)
+def _read_file(file: Path) -> list[WantedPipeline]:
+    """Raises InvalidSetting, with the line of each problem."""
+    from streamhouse.spark.pipelines.yaml_file import read_pipelines
+
+    return read_pipelines(read_text(file), file=str(file))
 
 
 def _sources(sources: list[str], schemas: list[str], watermarks: list[str], starting: str) -> dict[str, Any]:
-    import re
-
     found: dict[str, Any] = {}
     for given in sources:
         view, _, topic = given.rpartition("=")
@@ -212,7 +268,7 @@ def _sources(sources: list[str], schemas: list[str], watermarks: list[str], star
             if view not in found:
                 if len(found) != 1:
                     raise InvalidSetting(
-                        f"{flag} {given[:80]!r} does not say which of {', '.join(found)} it is about",
+                        f"{flag} {given[:80]!r} does not say which of {', '.join(found)} it is for",
                         hint=f"write {flag} VIEW=…",
                     )
                 view, value = next(iter(found)), given
@@ -225,10 +281,7 @@ def _sql(sql: str | None, file: Path | None) -> str:
         raise InvalidSetting("give the SQL once", hint="--sql 'SELECT …' or --sql-file FILE")
     if file is None:
         return sql or ""
-    try:
-        return file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidSetting(f"cannot read {file}: {error}") from error
+    return read_text(file)
 
 
 def _target(

@@ -95,7 +95,7 @@ async def _ready(sh: StreamHouse, settings: Settings, *, demo: bool) -> None:
 
 
 def first_steps(address: str, *, topic: str) -> str:
-    """What to paste into another terminal. Works as it stands, which a test checks; so nothing is indented."""
+    """What to paste into another terminal. A test runs it as it is, so nothing is indented."""
     return f"""
 Write and read with kcat:
 

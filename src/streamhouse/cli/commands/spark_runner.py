@@ -1,4 +1,4 @@
-"""What `pipeline run` and `table run` share: flags, signals, words, progress on a terminal, a new process for Spark."""
+"""A runner's process: signals, logs, the start of Spark, progress on a terminal, a new process when Spark has died."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
@@ -20,21 +20,10 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
-    from streamhouse.spark.pipelines.applications import Application
-    from streamhouse.spark.pipelines.runner import Shown
+    from streamhouse.spark.definitions.application import Application
+    from streamhouse.spark.definitions.runner import Shown
 
-Master = Annotated[
-    str, typer.Option("--master", help="Where Spark runs: local[*], spark://host:7077 or sc://host:15002.")
-]
-Checkpoints = Annotated[
-    str | None,
-    typer.Option("--checkpoints", metavar="DIR", help="Where checkpoints lie; DATA_DIR/checkpoints if not given."),
-]
-FastStart = Annotated[
-    bool, typer.Option("--fast-start", help="Ready some seconds sooner, slower at heavy work; for trying out.")
-]
-
-_LOGGER = "streamhouse.pipelines"
+_LOGGER = "streamhouse.definitions"
 _MAX_WAITING_LINES = 1_000
 _MARK = "\0started\n"
 _MARK_S = 5.0
@@ -80,14 +69,13 @@ def open_application(
     stopping: threading.Event | None = None,
     aside: bool = False,
 ) -> Application:
-    """PySpark takes Ctrl-C for itself, and makes it a KeyboardInterrupt; with ``stopping`` it is taken back. ``aside``
-    keeps Java's own words from a terminal's table, also where that is another process's.
+    """PySpark installs a handler for Ctrl-C that raises KeyboardInterrupt; with ``stopping``, ours is installed again.
+    ``aside`` keeps Java's output away from the table on the terminal, even if another process draws it.
     """
-    from streamhouse.spark.pipelines.applications import Application
-    from streamhouse.spark.pipelines.service import quieten
+    from streamhouse.spark.definitions.application import Application, quieten
 
     quieten()
-    with _words_aside(wanted=aside or shows_progress()), progress("starting Spark"):
+    with _output_aside(wanted=aside or shows_progress()), progress("starting Spark"):
         application = Application.open(master, name=name, config=config, fast_start=fast_start)
     if stopping is not None:
         _take_signals(stopping)
@@ -95,9 +83,9 @@ def open_application(
 
 
 @contextmanager
-def _words_aside(*, wanted: bool) -> Iterator[None]:
-    """What is started within writes its stderr to us, and we write it where it disturbs no table. Of what it says while
-    it starts, only a failure's words are of interest: every Java that runs Spark says the same half dozen lines.
+def _output_aside(*, wanted: bool) -> Iterator[None]:
+    """Processes started within write their stderr to us, and we write it above the table on the terminal. What they
+    write while they start is shown only if the start fails: every Java that runs Spark prints the same six lines.
     """
     import os
     import threading
@@ -119,7 +107,7 @@ def _words_aside(*, wanted: bool) -> Iterator[None]:
                 elif len(waiting) < _MAX_WAITING_LINES:
                     waiting.append(line.rstrip())
 
-    threading.Thread(target=listen, name="spark-words", daemon=True).start()
+    threading.Thread(target=listen, name="spark-output", daemon=True).start()
     sys.stderr = os.fdopen(os.dup(terminal), "w", buffering=1)
     os.dup2(writing, 2)
     failed = True
@@ -139,12 +127,12 @@ def _words_aside(*, wanted: bool) -> Iterator[None]:
 
 
 def begin_again(stopping: threading.Event) -> None:
-    """Spark's JVM has died, and PySpark cannot start another in one process: take a new process."""
+    """Spark's JVM has died, and PySpark cannot start another one in the same process: replace the process."""
     import os
 
     if stopping.is_set():
         raise typer.Exit(ExitCode.FAILURE)
-    note("Spark has died; starting it anew")
+    note("Spark has died; starting it again")
     stopping.wait(2)
     os.execv(sys.executable, [sys.executable, "-m", "streamhouse", *sys.argv[1:]])
 
@@ -154,7 +142,7 @@ def shows_progress() -> bool:
 
 
 class RunProgress:
-    """A table on the terminal, kept up to date: state, batch, rows/s, lag. Elsewhere the log says what changes."""
+    """A table on the terminal, kept up to date: state, batch, rows/s, lag. Without a terminal there is the log."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -166,7 +154,7 @@ class RunProgress:
         from rich.console import Console
         from rich.live import Live
 
-        # Over-long tables are cut at the screen's end: what has scrolled away could not be drawn over.
+        # A table that is too long is cut at the end of the screen: lines that have scrolled away cannot be drawn again.
         self._live = Live(console=Console(stderr=True), auto_refresh=False, vertical_overflow="ellipsis")
         self._live.start()
         return self._show
@@ -198,12 +186,12 @@ def progress_table(what: str, shown: list[Shown]) -> Table:
         cells = [each.name, report.state.value, batch, f"{report.rows:,}", f"{report.rows_per_second:,.0f}", lag]
         table.add_row(*(Text(cell) for cell in (*cells, report.error[:200])[: len(table.columns)]))
     if not shown:
-        table.add_row(Text("nothing is to run", style="dim"))
+        table.add_row(Text("nothing is wanted", style="dim"))
     return table
 
 
 class _CurrentStderr(logging.StreamHandler[TextIO]):
-    """Where stderr goes when a line is written: while a table is shown, above the table."""
+    """Writes to the sys.stderr of the moment: while a table is shown, that prints above the table."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
@@ -214,4 +202,4 @@ class _CurrentStderr(logging.StreamHandler[TextIO]):
 
     @stream.setter
     def stream(self, value: Any) -> None:
-        """Cannot be given."""
+        """Ignored."""

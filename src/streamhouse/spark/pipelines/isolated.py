@@ -1,6 +1,6 @@
-"""Pipelines with a Spark application of their own: a process each, started again after a pause when it ends.
+"""Pipelines with a Spark application of their own: one process each, started again after a pause when it ends.
 
-Such a process is a runner for one pipeline. It claims and reports by itself; here is only seen to that it is there.
+Such a process is a runner for one pipeline, which claims and reports by itself. This module only starts and ends it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Final
 
 from streamhouse.core.clock import Clock
 from streamhouse.metadata.contract import WantedState
-from streamhouse.spark.pipelines.backoff import failures_after, pause_ms
+from streamhouse.spark.definitions.reports import read_report
+from streamhouse.spark.definitions.runner import Shown
+from streamhouse.spark.definitions.supervised import failures_after, pause_ms
 from streamhouse.spark.pipelines.catalog import StoredPipeline
-from streamhouse.spark.pipelines.reports import read_report
-from streamhouse.spark.pipelines.runner import Shown
 
-LOG: Final = logging.getLogger("streamhouse.pipelines")
+LOG: Final = logging.getLogger("streamhouse.definitions")
 _STOP_S: Final = 40.0
 _MAX_LINE_BYTES: Final = 64 * 1024
 
@@ -32,18 +32,13 @@ class _Child:
     failures: int = 0
 
 
-def isolated_reports(pipelines: Iterable[StoredPipeline]) -> list[Shown]:
-    """As their own processes have said last."""
-    return [Shown(name=each.name, report=read_report(each.report)) for each in pipelines if _is_wanted(each)]
-
-
 def _is_wanted(stored: StoredPipeline) -> bool:
     return stored.spec.isolated and stored.wanted is WantedState.RUNNING
 
 
 class IsolatedRunners:
-    """``command`` runs the pipeline whose name is appended to it. What such a process says goes to ``tell``, line by
-    line, where it would disturb a terminal.
+    """``command`` runs the pipeline whose name is appended to it. ``tell`` is called with each line that such a process
+    writes to stderr; None: the processes share our stderr.
     """
 
     def __init__(self, command: Sequence[str], clock: Clock, *, tell: Callable[[str], None] | None = None) -> None:
@@ -61,7 +56,11 @@ class IsolatedRunners:
             if child.process is None or child.process.poll() is not None:
                 del self._children[name]
             else:
-                child.process.terminate()  # it stops its query and says so; sent again until it has
+                child.process.terminate()  # it stops its query and ends; the signal is sent at every look until then
+
+    def reports(self, pipelines: Iterable[StoredPipeline]) -> list[Shown]:
+        """What their own processes have reported last."""
+        return [Shown(name=each.name, report=read_report(each.report)) for each in pipelines if _is_wanted(each)]
 
     def stop(self) -> None:
         alive = [child.process for child in self._children.values() if child.process is not None]

@@ -1,7 +1,7 @@
-"""From a document, written by a person or by ``to_document``, to a spec. Pure.
+"""From a document, written by a user or by ``to_document``, to a spec. Pure.
 
-Every problem is found in one go, each with the path of what is wrong (``target.postgres.key``), so that a file's line
-can be named.
+All problems are found in one pass. Each has the path of its field (``target.postgres.key``), from which yaml_file.py
+finds the line.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ E = TypeVar("E", bound=StrEnum)
 Path = tuple[str, ...]
 
 MAX_SOURCES: Final = 64
-"""Topics of one pipeline: each is a stream that Spark asks for news in turn."""
+"""Topics of one pipeline: before each batch, Spark asks every source for its latest offsets, one after the other."""
 MAX_COLUMNS: Final = 1_600
 """What a row of PostgreSQL can have."""
 
@@ -49,7 +49,7 @@ _RESERVED_OPTIONS: Final = frozenset(
     {"subscribe", "subscribepattern", "assign", "startingoffsets", "kafka.group.id", "columns", "topic"}
     | {"txnappid", "txnversion", "includeheaders", "startingtimestamp", "startingoffsetsbytimestamp"}
 )
-"""The pipeline itself decides these."""
+"""Options that the pipeline itself sets."""
 _TABLE_FORMATS: Final = ("parquet", "iceberg", "delta")
 
 
@@ -68,14 +68,14 @@ class Problem:
 def check_pipeline_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise InvalidSetting(
-            f"{name[:80]!r} is no name for a pipeline",
+            f"{name[:80]!r} is not a valid name for a pipeline",
             hint="use 1 to 63 lower-case letters, digits, '-' and '_', with a letter or digit at both ends",
         )
     return name
 
 
 def parse_pipeline(document: object) -> tuple[PipelineSpec | None, list[Problem]]:
-    """The spec, or None and what is wrong."""
+    """The spec; or None and the problems."""
     problems: list[Problem] = []
     spec = _pipeline(_Fields(document, (), problems))
     return (None if problems else spec), problems
@@ -93,7 +93,7 @@ def load_pipeline(document: object) -> PipelineSpec:
 
 
 class _Fields:
-    """One mapping of the document: asked for field by field, complains about what nobody asked for."""
+    """One mapping of the document. Fields are read one by one; ``refuse_others`` reports those that were not read."""
 
     def __init__(self, document: object, path: Path, problems: list[Problem]) -> None:
         self.path = path
@@ -179,7 +179,7 @@ class _Fields:
         for option in fields.names():
             value = fields.raw(option)
             if option.lower() in _RESERVED_OPTIONS:
-                fields.complain("is decided by the pipeline itself", at=option)
+                fields.complain("is set by the pipeline itself", at=option)
             elif is_address_option(option):
                 fields.complain("is the runner's own setting", at=option, hint="a pipeline runs where its topics are")
             elif isinstance(value, bool):
@@ -254,7 +254,7 @@ def _sources(fields: _Fields) -> tuple[SourceSpec, ...]:
 
 def _source(sources: _Fields, view: str) -> SourceSpec:
     if not _VIEW.fullmatch(view):
-        sources.complain("is no name that SQL can use", at=view, hint="letters, digits and '_', not a digit first")
+        sources.complain("is not a name that SQL can use", at=view, hint="letters, digits and '_', not a digit first")
     fields = sources.inside(view) if sources.has(view) else _Fields({}, (*sources.path, view), sources.problems)
     topic = fields.text("topic", view) or view
     _check(fields, "topic", check_topic_name, topic)
@@ -292,7 +292,7 @@ def _watermark(fields: _Fields) -> Watermark | None:
     hint = "watermark: {column: at, delay: 10 minutes}"
     column, delay = inner.needed("column", hint=hint), inner.needed("delay", hint=hint)
     if delay and not _DELAY.fullmatch(delay):
-        inner.complain(f"{delay[:80]!r} is no interval", at="delay", hint="write it like 10 minutes")
+        inner.complain(f"{delay[:80]!r} is not an interval", at="delay", hint="write it like 10 minutes")
     inner.refuse_others()
     return Watermark(column=column, delay=delay)
 
@@ -346,10 +346,10 @@ def _postgres_target(target: _Fields) -> TargetSpec:
     inner = target.inside("postgres")
     url = inner.needed("url", hint="url: postgresql://user:${PGPASSWORD}@host/database")
     if url and not re.match(r"postgres(ql)?://", url):
-        inner.complain("is no postgresql:// address", at="url")
+        inner.complain("is not a postgresql:// address", at="url")
     table = inner.needed("table", hint="table: public.orders_per_minute")
     if table and not _TABLE.fullmatch(table):
-        inner.complain(f"{table[:80]!r} is no name of a table", at="table", hint="write table or schema.table")
+        inner.complain(f"{table[:80]!r} is not a name of a table", at="table", hint="write table or schema.table")
     key = inner.texts("key")
     mode = inner.choice("mode", WriteMode, WriteMode.UPSERT if key else WriteMode.INSERT)
     if (mode is WriteMode.UPSERT) != bool(key):

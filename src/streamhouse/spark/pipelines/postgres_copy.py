@@ -15,7 +15,7 @@ import pyarrow.csv as pcsv
 from streamhouse.spark.pipelines.postgres_sql import ATTEMPT, ROW, Column, copy_into
 
 RESULT: Final = "attempt string, row_count bigint"
-"""What a task answers: the name under which its rows lie, and how many."""
+"""What a task returns: the attempt id of its rows, and their number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ def copy_rows(payload: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
 
 
 def csv_of(batch: pa.RecordBatch, columns: Sequence[Column], attempt: str, first_row: int) -> bytes:
-    """As PostgreSQL reads it: nothing is NULL, a quoted nothing is an empty text."""
+    """CSV as PostgreSQL reads it: an empty field is NULL, a quoted empty field is an empty text."""
     arrays: list[Any] = [
         pa.array([attempt] * batch.num_rows, pa.string()),
         pa.array(range(first_row, first_row + batch.num_rows), pa.int64()),
@@ -53,7 +53,7 @@ def csv_of(batch: pa.RecordBatch, columns: Sequence[Column], attempt: str, first
 
 
 def _copy(plan: CopyPlan, attempt: str, batches: Iterator[pa.RecordBatch]) -> int:
-    """Nothing is committed, and no connection made, for a task without rows."""
+    """A task without rows opens no connection and commits nothing."""
     import psycopg
 
     rows = 0

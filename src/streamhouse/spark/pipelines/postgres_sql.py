@@ -18,12 +18,12 @@ from streamhouse.core.errors import InvalidSetting
 from streamhouse.spark.pipelines.spec import PostgresTarget, WriteMode
 
 SCHEMA: Final = "streamhouse"
-"""Holds progress and staging tables, apart from a person's own."""
+"""The schema of progress and staging tables, separate from the user's own."""
 PROGRESS: Final = f"{SCHEMA}.pipeline_progress"
 ATTEMPT: Final = "_streamhouse_attempt"
 ROW: Final = "_streamhouse_row"
 _ATTEMPTS: Final = "\0attempts\0"
-"""Stands for the parameter until all names are in: a name may hold a per cent sign, but never this."""
+"""A placeholder for the parameter until all names are filled in: a name may contain a percent sign, but never this."""
 
 _TYPES: Final[Mapping[str, str]] = {
     "string": "text",
@@ -57,7 +57,7 @@ _FAMILIES: Final = (
 class Column:
     name: str
     type: str
-    """PostgreSQL's."""
+    """The type in PostgreSQL."""
 
     @property
     def is_json(self) -> bool:

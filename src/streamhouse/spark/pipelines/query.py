@@ -1,8 +1,8 @@
-"""From a spec to a streaming DataFrame: topics become views, the SELECT runs over them.
+"""From a spec to a streaming DataFrame: topics become views, and the SELECT runs over them.
 
-A JSON source has the columns of its schema and, beside them, ``_key``, ``_topic``, ``_partition``, ``_offset`` and
-``_timestamp`` of the record. A text source has the source's own columns with key and value as strings; a binary one has
-them as they are.
+A JSON source has the columns of its schema, and ``_key``, ``_topic``, ``_partition``, ``_offset`` and ``_timestamp`` of
+the record. A text source has the columns of the format, with key and value as strings. A binary source has them
+unchanged.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException
 from pyspark.sql.types import StructType
 
 from streamhouse.core.errors import InvalidSetting
+from streamhouse.spark.definitions.attempt import spark_says
+from streamhouse.spark.definitions.progress import SourcePosition
 from streamhouse.spark.offsets import EARLIEST, TopicPartition, offsets_document
-from streamhouse.spark.pipelines.progress import SourcePosition
 from streamhouse.spark.pipelines.spec import BadRecords, Format, PipelineSpec, SourceSpec
 from streamhouse.spark.shim import FORMAT
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 GROUP_PREFIX: Final = "pipeline-"
-"""Of the consumer group that shows a pipeline's progress to Kafka's tools."""
+"""The prefix of the consumer group that shows a pipeline's progress to Kafka's tools."""
 
 _BAD: Final = "_streamhouse_bad"
 _RAW: Final = "_streamhouse_raw"
@@ -37,16 +38,13 @@ _STATEFUL: Final = re.compile(
     r"^[\s:+|\-*]*~?(Aggregate|Deduplicate\w*|Distinct|Join|GlobalLimit|LocalLimit|Window|\w*WithState\w*|\w*StateInPandas\w*)\b",
     re.MULTILINE,
 )
-_SPARK_CODE: Final = re.compile(r"^\s*\[[A-Z0-9_.]+\]\s*|\s*SQLSTATE: \w+")
-
-_ENDS: Final = ("\n\n", ";\n", "\n\tat ", "=== Streaming Query ===", "\nTraceback ")
 
 Load = Callable[[SourceSpec], "DataFrame"]
 
 
 def build(spark: SparkSession, spec: PipelineSpec, load: Load) -> DataFrame:
-    """The streaming DataFrame whose rows go to the target. ``spark`` is a session of the pipeline's own: views have its
-    names. Raises InvalidSetting.
+    """The streaming DataFrame whose rows go to the target. ``spark`` is a session for this pipeline alone, because the
+    views are in it. Raises InvalidSetting.
     """
     for source in spec.sources:
         with _explained(f"source {source.view}"):
@@ -69,8 +67,8 @@ def topic_loader(
     starts: Mapping[str, SourcePosition] | None,
     partitions: Mapping[str, int],
 ) -> Load:
-    """Sources as they are. ``starts``: where a query without a checkpoint goes on; ``partitions`` says how many a topic
-    has, because those that are new since then begin at their beginning.
+    """Loads the real topics. ``starts``: where a query without a checkpoint goes on. ``partitions``: how many there are
+    of each topic; a partition that is new since then is read from its beginning.
     """
 
     def load(source: SourceSpec) -> DataFrame:
@@ -88,7 +86,7 @@ def topic_loader(
 
 
 def empty_loader(spark: SparkSession) -> Load:
-    """Streams of the right columns that never have a row: for trying a query out."""
+    """Loads streams with the right columns that never have a row, to check a query."""
 
     def load(source: SourceSpec) -> DataFrame:
         nothing = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).option("numPartitions", 1)
@@ -99,21 +97,10 @@ def empty_loader(spark: SparkSession) -> Load:
 
 
 def is_stateful(frame: DataFrame) -> bool:
-    """Whether Spark keeps something between batches, which nobody can make again from offsets alone. Said of the plan,
-    so that it is rather too often than too seldom.
+    """True if Spark keeps state between batches, which offsets alone cannot restore. Found in the text of the plan, and
+    in doubt true.
     """
     return _STATEFUL.search(_plan(frame)) is not None
-
-
-def spark_says(error: BaseException) -> str:
-    """Spark's message without its codes, plan and frames: what a person needs of it."""
-    text = str(error)
-    if isinstance(error, PySparkException):
-        text = error.getMessage() or text
-    first = text.strip()
-    for mark in _ENDS:
-        first = first.split(mark)[0]
-    return " ".join(_SPARK_CODE.sub(" ", first).split())[:1_000]
 
 
 def _view(frame: DataFrame, source: SourceSpec) -> None:
@@ -132,7 +119,7 @@ def _view(frame: DataFrame, source: SourceSpec) -> None:
 
 
 def _json(frame: DataFrame, source: SourceSpec) -> DataFrame:
-    """A record without a value, a tombstone, is no row."""
+    """A record without a value (a tombstone) gives no row."""
     from pyspark.sql import functions as fn
 
     schema = _schema(source)

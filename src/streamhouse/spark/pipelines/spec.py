@@ -1,7 +1,7 @@
 """What a pipeline is: topics as views, one SELECT over them, one target. Pure, and without Spark.
 
-A spec has one canonical document (``to_document``), which is what the metadata store keeps and what two specs are
-compared by. ``parsing.parse_pipeline`` reads it back.
+A spec has one canonical document (``to_document``). The metadata store keeps it, and two specs are equal if their
+documents are. ``parsing.parse_pipeline`` reads it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Format(StrEnum):
 
 
 class BadRecords(StrEnum):
-    """What becomes of a value that is not JSON of the schema."""
+    """What happens to a value that is not JSON of the schema."""
 
     FAIL = "fail"
     DROP = "drop"
@@ -66,13 +66,13 @@ class SourceSpec:
     topic: str
     format: Format = Format.TEXT
     schema: str | None = None
-    """DDL, of JSON only."""
+    """DDL; for JSON only."""
     watermark: Watermark | None = None
     starting: str = "earliest"
-    """``earliest`` or ``latest``: where a pipeline begins that has never run."""
+    """``earliest`` or ``latest``: where a pipeline begins that has no progress."""
     bad_records: BadRecords = BadRecords.FAIL
     options: Mapping[str, str] = field(default_factory=dict)
-    """Of the source: ``maxOffsetsPerTrigger`` and such."""
+    """Options of the source, such as ``maxOffsetsPerTrigger``."""
 
     def to_document(self) -> dict[str, Any]:
         document: dict[str, Any] = {"topic": self.topic, "format": self.format.value}
@@ -91,7 +91,7 @@ class SourceSpec:
 class TopicTarget:
     topic: str
     options: Mapping[str, str] = field(default_factory=dict)
-    """Of the sink: ``compression`` and such."""
+    """Options of the sink, such as ``compression``."""
 
     kind: ClassVar[TargetKind] = TargetKind.TOPIC
 
@@ -105,13 +105,13 @@ class TopicTarget:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresTarget:
     url: str = field(repr=False)
-    """May hold ${NAME}, taken from the runner's environment: passwords need not be stored."""
+    """May contain ${NAME}, taken from the runner's environment, so that no password is stored."""
     table: str
     mode: WriteMode = WriteMode.INSERT
     key: tuple[str, ...] = ()
-    """What an upsert finds a row by."""
+    """The columns by which an upsert finds a row."""
     order_by: str | None = None
-    """Of two rows with one key the one with the higher value counts; without it, the later one."""
+    """A column: of two rows with one key, the row with the higher value counts. None: the later row counts."""
     create: bool = True
 
     kind: ClassVar[TargetKind] = TargetKind.POSTGRES
@@ -158,11 +158,15 @@ class PipelineSpec:
     target: TargetSpec
     output_mode: OutputMode = OutputMode.APPEND
     trigger_ms: int | None = None
-    """Between batches; None: the next as soon as there is something."""
+    """The time between batches. None: the next batch starts when there are records."""
     available_now: bool = False
     """Read what there is, then end."""
     isolated: bool = False
     """In a Spark application of its own."""
+
+    @property
+    def ends(self) -> bool:
+        return self.available_now
 
     def to_document(self) -> dict[str, Any]:
         document: dict[str, Any] = {
@@ -179,15 +183,15 @@ class PipelineSpec:
         return document | ({"isolated": True} if self.isolated else {})
 
     def masked_document(self) -> dict[str, Any]:
-        """For people: without passwords."""
+        """The document with masked passwords, for output."""
         document = self.to_document()
         if isinstance(self.target, PostgresTarget):
             document["target"]["postgres"]["url"] = mask_url(self.target.url)
         return document
 
     def fingerprint(self) -> str:
-        """Of all that a checkpoint depends on: sources, SQL, mode and the target's place. How often a batch runs, where
-        a new pipeline starts and what a password is may change under a running one.
+        """A hash of all that a checkpoint depends on: sources, SQL, mode and target. The trigger, the start of a new
+        pipeline and a password may change without a new checkpoint.
         """
         document = self.to_document()
         for source in document["sources"].values():

@@ -3,8 +3,8 @@
     tasks     COPY into the run's own UNLOGGED staging table, each row with its attempt
     driver    BEGIN; lock the progress row; decide; INSERT … SELECT the attempts that Spark counts; progress; COMMIT
 
-An attempt that died, was repeated or was speculative has left rows that no statement names. The staging tables of
-killed runs are removed by the next one.
+No statement reads the rows of an attempt that died, was repeated or was speculative. The next run removes the staging
+tables of killed runs.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from uuid import UUID
 
 from streamhouse.core.errors import ConfigError, InvalidSetting, TargetError, TargetUnavailable
 from streamhouse.core.urls import mask_url
+from streamhouse.spark.definitions.progress import Batch, Progress, Verdict, decide, read_progress
+from streamhouse.spark.definitions.targets import BatchPlan, LastFailure, batch_by_batch, by_value, compute_only
 from streamhouse.spark.pipelines import postgres_sql as sql
-from streamhouse.spark.pipelines.by_value import by_value
 from streamhouse.spark.pipelines.postgres_copy import RESULT, CopyPlan
-from streamhouse.spark.pipelines.progress import Batch, Progress, Verdict, decide, read_progress
 from streamhouse.spark.pipelines.spec import PostgresTarget
-from streamhouse.spark.pipelines.writing import BatchPlan, LastFailure, batch_by_batch, compute_only
 
 if TYPE_CHECKING:
     import psycopg
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _CONNECT_TIMEOUT_S: Final = 10
 _SETUP_LOCK: Final = 0x53484F55
-"""Two runners that make the same schema at once would fail."""
+"""An advisory lock: of two runners that create the same schema at the same time, one would fail."""
 _TIDY_TIMEOUT: Final = "2s"
 _COLUMNS_OF: Final = """SELECT a.attname, format_type(a.atttypid, a.atttypmod) FROM pg_attribute a
     WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"""
@@ -46,12 +45,13 @@ _UNIQUE_KEYS: Final = """SELECT array_agg(a.attname::text) FROM pg_index i
     GROUP BY i.indexrelid"""
 _WITHOUT_OWN_SCHEMA: Final = r"""SELECT set_config('search_path',
     regexp_replace(current_setting('search_path'), '"\$user"\s*,?\s*', ''), false)"""
-"""A user of the same name as our schema would find, and make, tables there that are meant to be in public."""
+"""Set the search path: for a user named like our schema, tables without a schema would be in it instead of in public.
+"""
 _STAGES: Final = "SELECT tablename FROM pg_tables WHERE schemaname = %s AND starts_with(tablename, %s)"
 
 
 def resolved_url(url: str, environ: Mapping[str, str]) -> str:
-    """With every ${NAME} replaced. Raises InvalidSetting."""
+    """The URL with every ${NAME} replaced. Raises InvalidSetting."""
 
     def value(match: re.Match[str]) -> str:
         if match[1] not in environ:
@@ -94,14 +94,14 @@ class PostgresWriter:
                 self._tidy(connection)
 
     def _copy(self, rows: DataFrame, batch_id: int) -> list[str]:
-        """The attempts that count: those whose answer Spark has taken."""
+        """The attempts whose result Spark has accepted."""
         plan = CopyPlan(url=self.url, stage=self.stage, columns=self.columns, run_id=self.run_id, batch_id=batch_id)
         copy = by_value("streamhouse.spark.pipelines.postgres_copy", "copy_rows", pickle.dumps(plan))
         answers = _as_text_where_nested(rows, self.columns).mapInArrow(copy, RESULT).collect()
         return [answer.attempt for answer in answers if answer.row_count]
 
     def _tidy(self, connection: psycopg.Connection[Any]) -> None:
-        """A speculative attempt may still be writing; what it leaves goes with the next batch."""
+        """A speculative attempt may still be writing; the next batch removes its rows."""
         import psycopg
 
         with suppress(psycopg.Error), connection.transaction():
@@ -110,7 +110,7 @@ class PostgresWriter:
 
 
 class PostgresPipelineTarget:
-    """A ``Target`` (spark/targets.py). ``run_id`` tells this start of the query from every other."""
+    """A ``Target`` (definitions/targets.py). ``run_id`` is unique to one start of the query."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class PostgresPipelineTarget:
         return str(self._target)
 
     def check(self, schema: StructType) -> None:
-        """Raises StreamHouseError for rows that the table could not take; changes nothing."""
+        """Raises StreamHouseError for rows that the table could not take. Changes nothing."""
         columns = self._columns(schema)
         with connected(self._url) as connection:
             self._check_table(connection, columns, may_be_missing=self._target.create)
@@ -165,7 +165,9 @@ class PostgresPipelineTarget:
             stage=self._stage,
             run_id=self._run_id,
         )
-        plan = BatchPlan(pipeline=self._pipeline, generation=generation, checkpoint=checkpoint, writer=writer)
+        plan = BatchPlan(
+            owner=f"pipeline {self._pipeline}", generation=generation, checkpoint=checkpoint, writer=writer
+        )
         return batch_by_batch(frame, plan, self.failure)
 
     def progress(self) -> Progress | None:
@@ -173,7 +175,7 @@ class PostgresPipelineTarget:
             return _progress(connection, self._id) if self._has_progress_table(connection) else None
 
     def reset(self) -> None:
-        """The progress only: the table's rows are a person's own."""
+        """Forgets the progress only: the rows belong to the user."""
         with connected(self._url) as connection:
             if self._has_progress_table(connection):
                 self._drop_stages(connection)
@@ -214,7 +216,7 @@ class PostgresPipelineTarget:
                 )
 
     def _drop_stages(self, connection: psycopg.Connection[Any]) -> None:
-        """Of runs that were killed. One whose tasks still write keeps its table for now."""
+        """Remove the staging tables of killed runs. A run whose tasks still write keeps its table for now."""
         import psycopg
 
         for (stage,) in _run(connection, _STAGES, (sql.SCHEMA, self._stage_prefix)).fetchall():
@@ -225,7 +227,7 @@ class PostgresPipelineTarget:
 
 @contextmanager
 def connected(url: str) -> Iterator[psycopg.Connection[Any]]:
-    """A connection that commits each statement by itself; its errors as ours."""
+    """A connection with autocommit, whose errors become ours."""
     try:
         import psycopg
     except ModuleNotFoundError as error:

@@ -1,13 +1,13 @@
 """A topic as a pipeline's target: for each batch one exactly-once batch write, and progress in the metadata store.
 
-The sink makes a write count once by (application, version). Which rows belong to a version is written down first:
+The sink writes each (application, version) once. Which rows belong to a version is stored first:
 
     planned      one document, by compare-and-set: "8 is batch 7, up to offset 150; before it we stood at 120"
     written      the sink's intent of version 8, which is the commit point
     finished     "8 is done"
 
-Whoever finds a plan that is not finished asks the log whether the intent is there, and so knows where the target
-stands, with or without a checkpoint. A batch without rows has no intent; to write it again does no harm.
+A runner that finds an unfinished plan looks for the intent. So it knows the target's progress, with or without a
+checkpoint. A batch without rows has no intent; writing it again does no harm.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from streamhouse.core.errors import BatchRegressed, CorruptDocument, DefinitionC
 from streamhouse.metadata.contract import MetadataStore, WantedState
 from streamhouse.spark.address import StoreAddress, resolve_address
 from streamhouse.spark.connection import connect
+from streamhouse.spark.definitions.progress import Batch, Progress, Verdict, decide, read_progress
+from streamhouse.spark.definitions.targets import BatchPlan, LastFailure, batch_by_batch, compute_only
 from streamhouse.spark.pipelines.catalog import PROGRESS_KIND
-from streamhouse.spark.pipelines.progress import Batch, Progress, Verdict, decide, read_progress
 from streamhouse.spark.pipelines.spec import TopicTarget
-from streamhouse.spark.pipelines.writing import BatchPlan, LastFailure, batch_by_batch, compute_only
 from streamhouse.spark.shim import FORMAT
-from streamhouse.spark.sink_schema import check_schema
+from streamhouse.spark.sink_options import check_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The document. ``before`` is where the target stood, ``planned`` where it stands once ``number`` is written."""
+    """The document. ``before`` is the progress before version ``number`` is written, ``planned`` the progress after."""
 
     number: int
     before: Progress | None
@@ -66,7 +66,7 @@ def read_plan(text: str) -> Plan:
 
 
 def next_plan(found: Plan | None, stored: Progress | None, batch: Batch) -> Plan:
-    """A batch that is tried again has the number of its first try, and no two batches share one."""
+    """A repeated batch keeps the number of its first try. No two batches share a number."""
     number = 0
     if found is not None and found.planned.generation == batch.generation:
         same = (found.planned.query_id, found.planned.batch_id) == (batch.query_id, batch.batch_id)
@@ -103,7 +103,7 @@ def app_id(definition_id: UUID, generation: int) -> str:
 
 
 class Ledger:
-    """The document of one pipeline, read once and changed only as it was read."""
+    """The document of one pipeline. It is changed by compare-and-set against the version that was read."""
 
     def __init__(self, metadata: MetadataStore, definition_id: UUID, topic: str) -> None:
         self._metadata = metadata
@@ -118,7 +118,7 @@ class Ledger:
             self._found, self._version = read_plan(found.document), found.version
 
     async def stored(self) -> Progress | None:
-        """Where the target stands, whatever became of the last write."""
+        """The target's progress, whatever the outcome of the last write."""
         if self._found is None:
             return None
         return self._found.planned if await self._is_written(self._found) else self._found.before
@@ -171,7 +171,7 @@ async def open_ledger(address: StoreAddress, definition_id: UUID, topic: str) ->
 
 
 class TopicPipelineTarget:
-    """A ``Target`` (spark/targets.py)."""
+    """A ``Target`` (definitions/targets.py)."""
 
     def __init__(
         self, target: TopicTarget, address_options: Mapping[str, str], *, pipeline: str, definition_id: UUID
@@ -188,7 +188,7 @@ class TopicPipelineTarget:
         return str(self._target)
 
     def check(self, schema: StructType) -> None:
-        """Raises StreamHouseError for rows that the topic could not take; changes nothing."""
+        """Raises StreamHouseError for rows that the topic could not take. Changes nothing."""
         fields = [(each.name, each.dataType.simpleString()) for each in schema.fields]
         check_schema(fields, topic=self._target.topic)
 
@@ -207,7 +207,9 @@ class TopicPipelineTarget:
             target=self._target,
             definition_id=self._definition_id,
         )
-        plan = BatchPlan(pipeline=self._pipeline, generation=generation, checkpoint=checkpoint, writer=writer)
+        plan = BatchPlan(
+            owner=f"pipeline {self._pipeline}", generation=generation, checkpoint=checkpoint, writer=writer
+        )
         return batch_by_batch(frame, plan, self.failure)
 
     def progress(self) -> Progress | None:
@@ -217,7 +219,7 @@ class TopicPipelineTarget:
         return connect(self._address).run(stored())
 
     def reset(self) -> None:
-        """The progress only: nobody takes records out of a topic."""
+        """Forgets the progress only: records cannot be removed from a topic."""
 
         async def forget() -> None:
             metadata = await connect(self._address).metadata()

@@ -1,7 +1,7 @@
-"""Whether a pipeline would run, found out without running it on anything.
+"""Checks a pipeline without reading or writing a row.
 
-Names and types show when the query is built. What an output mode allows shows only when Spark starts the query, so it
-is started, on sources that have the right columns and no rows, into a sink that takes everything.
+Wrong names and types show when the query is built. Whether the output mode fits shows only when Spark starts the query.
+So the query is started on sources with the right columns and no rows, into a sink that discards everything.
 """
 
 from __future__ import annotations
@@ -14,29 +14,30 @@ from pyspark.errors import PySparkException
 
 from streamhouse.core.errors import InvalidSetting
 from streamhouse.metadata.contract import WantedState
-from streamhouse.spark.pipelines.attempt import one_line_of, partition_counts
+from streamhouse.spark.definitions.attempt import one_line_of, spark_says
+from streamhouse.spark.definitions.catalog import Stored
+from streamhouse.spark.definitions.service import Place
 from streamhouse.spark.pipelines.catalog import StoredPipeline
-from streamhouse.spark.pipelines.place import Place
-from streamhouse.spark.pipelines.query import build, empty_loader, is_stateful, spark_says
+from streamhouse.spark.pipelines.query import build, empty_loader, is_stateful
 from streamhouse.spark.pipelines.spec import PipelineSpec
+from streamhouse.spark.pipelines.start import partition_counts
 from streamhouse.spark.pipelines.target_opening import open_target
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _TRIAL_S: Final = 60
-_NOBODY: Final = UUID(int=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validated:
     columns: tuple[tuple[str, str], ...]
-    """Of the rows that reach the target."""
+    """The columns of the rows that reach the target."""
     is_stateful: bool
 
 
 def validate(spark: SparkSession, spec: PipelineSpec, place: Place) -> Validated:
-    """``spark`` is a session of the pipeline's own. Raises StreamHouseError with the first thing that is wrong."""
+    """``spark`` is a session for this pipeline alone. Raises StreamHouseError with the first problem."""
     partition_counts(spec, place)
     frame = build(spark, spec, empty_loader(spark))
     _try(frame, spec)
@@ -61,14 +62,10 @@ def _try(frame: DataFrame, spec: PipelineSpec) -> None:
 
 
 def _undefined(spec: PipelineSpec) -> StoredPipeline:
-    return StoredPipeline(
+    return Stored(
         spec=spec,
         generation=0,
-        definition_id=_NOBODY,
+        definition_id=UUID(int=0),
         version=0,
         wanted=WantedState.STOPPED,
-        created_at_ms=0,
-        updated_at_ms=0,
-        report="",
-        report_at_ms=0,
     )

@@ -1,11 +1,11 @@
-"""``pipelines.yaml``: definitions in a file, and the line of whatever is wrong with one. Reads no file itself.
+"""``pipelines.yaml``: definitions in a file, and the line of each mistake. Reads no file itself.
 
     pipelines:
       - name: orders-per-minute
         state: running              # or stopped; without it, what runs goes on and what is new is started
         sources: …
 
-YAML's tags, anchors and merge keys are refused: an alias can blow a small file up to gigabytes.
+Tags, anchors and merge keys of YAML are refused: with aliases, a small file can expand to gigabytes.
 """
 
 from __future__ import annotations
@@ -83,17 +83,17 @@ def _said(given: object, problem: Problem) -> str:
 
 
 class _Lines:
-    """Where each thing of the document begins, by its path."""
+    """The line on which each part of the document begins, by its path."""
 
     def __init__(self) -> None:
         self._lines: dict[Path, int] = {}
 
     def put(self, path: Path, line: int) -> None:
-        """The first word counts: a key's line, not its value's."""
+        """The first call counts: the line of a key, not of its value."""
         self._lines.setdefault(path, line)
 
     def of(self, path: Path) -> int:
-        """The line of the thing, or of the nearest one around it."""
+        """The line of the part, or of the nearest part around it."""
         while path and path not in self._lines:
             path = path[:-1]
         return self._lines.get(path, 1)
@@ -104,7 +104,7 @@ def _load(text: str, file: str) -> tuple[Any, _Lines]:
     try:
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-                raise InvalidSetting(f"{file}:{event.start_mark.line + 1}: anchors and aliases are not taken here")
+                raise InvalidSetting(f"{file}:{event.start_mark.line + 1}: anchors and aliases are not allowed here")
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         if root is None:
             return None, lines

@@ -1,9 +1,11 @@
 """Topics as tables: Parquet, Iceberg and Delta, kept up to date, each record once, readable by other engines.
 
-values.py      a record's value → the columns of its row, or the reason why not (json_values, avro_values, coercion)
-files.py       a task's rows → Parquet files, by time
-stores         what a format's commit is: parquet_store, iceberg_store, delta_store
-sink.py        the stream sink that joins them; sink_shim.py carries it to the executors
-target.py      the table as a pipeline's target
-catalog.py     what people have defined; queries.py runs it
+    spec.py                    what a table is (pure); service.py has what the commands do
+    start.py, target.py        the query that fills a table, and the table as a target (also of a pipeline)
+    tasks.py                   a task's work; values.py and coercion.py make rows, files.py writes Parquet
+    store.py                   what a format must do; parquet_store, iceberg_store and delta_store do it
+    columns.py, location.py    schemas as DDL; where a table is
+    leftovers.py               which files a vacuum may remove
+
+definitions/ has what tables share with pipelines: catalog, runner, checkpoints, progress.
 """

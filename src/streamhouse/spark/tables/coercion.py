@@ -34,7 +34,7 @@ def coercion_to(kind: pa.DataType) -> Coerce:
 
 
 def json_text(value: Any) -> str:
-    """Text as it is, anything else as JSON. Raises ValueError for text that is no Unicode."""
+    """Text unchanged, anything else as JSON. Raises ValueError for text that is not valid Unicode."""
     if not isinstance(value, str):
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
         return text if _is_unicode(text) else json.dumps(value, separators=(",", ":"), default=str)

@@ -16,21 +16,22 @@ import pyarrow as pa
 
 from streamhouse.core.errors import InvalidSetting
 from streamhouse.core.suggest import did_you_mean
+from streamhouse.spark.tables.spec import TIMESTAMP
 
 MAX_COLUMNS: Final = 1_000
-"""Parquet readers hold a page of every column; data with free keys would otherwise grow without end."""
+"""Parquet readers hold a page of every column. Without a limit, data with arbitrary keys would add columns without end.
+"""
 MAX_COLUMN_NAME_CHARS: Final = 255
 _MAX_DEPTH: Final = 20
 
 KEY: Final = "_key"
 PARTITION: Final = "_partition"
 OFFSET: Final = "_offset"
-TIMESTAMP: Final = "_timestamp"
 TIME_TYPE: Final = pa.timestamp("us", tz="UTC")
 OWN_COLUMNS: Final = pa.schema(
     [(PARTITION, pa.int32()), (OFFSET, pa.int64()), (TIMESTAMP, TIME_TYPE), (KEY, pa.binary())]
 )
-"""Of every row that comes from a topic: where it comes from."""
+"""Columns of every row that comes from a topic: they say where it comes from."""
 
 _SIMPLE: Final[Mapping[str, pa.DataType]] = {
     "boolean": pa.bool_(),
@@ -63,14 +64,14 @@ def name_fault(name: str) -> str | None:
 
 
 def parse_ddl(text: str) -> pa.Schema:
-    """Columns that a person wants. Raises InvalidSetting."""
+    """Parses the columns that a user has given. Raises InvalidSetting."""
     schema = parse_schema(text)
     check_columns(schema.names)
     return schema
 
 
 def parse_schema(text: str) -> pa.Schema:
-    """Any columns, our own among them. Raises InvalidSetting."""
+    """Parses any columns, also our own. Raises InvalidSetting."""
     return pa.schema(_Ddl(text).fields(end=None, separator=None))
 
 
@@ -98,7 +99,7 @@ def ddl_of(schema: pa.Schema) -> str:
 
 
 def type_text(kind: pa.DataType) -> str:
-    """As DDL has it; the inverse of what is parsed."""
+    """The type as DDL; the inverse of parsing."""
     if pa.types.is_list(kind):
         return f"ARRAY<{type_text(kind.value_type)}>"
     if pa.types.is_struct(kind):
@@ -112,7 +113,7 @@ def type_text(kind: pa.DataType) -> str:
 
 
 def wider(one: pa.DataType | None, other: pa.DataType) -> pa.DataType:
-    """The type of an inferred column that holds values of both."""
+    """The type of an inferred column that can hold values of both types."""
     if one is None or one == other:
         return other
     if {one, other} == {pa.int64(), pa.float64()}:
@@ -121,7 +122,7 @@ def wider(one: pa.DataType | None, other: pa.DataType) -> pa.DataType:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Without Arrow's large variants, which some libraries answer with and none of the formats tells apart."""
+    """Without Arrow's large variants, which some libraries return and the formats do not distinguish."""
     if pa.types.is_large_string(kind):
         return pa.string()
     if pa.types.is_large_binary(kind):
@@ -140,7 +141,7 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def new_columns(known: pa.Schema, found: Iterable[pa.Schema]) -> dict[str, pa.DataType]:
-    """What files bring beyond ``known``, each with a type that holds what all of them have in it."""
+    """The columns of files that ``known`` does not have, each with a type that holds the values of all files."""
     added: dict[str, pa.DataType] = {}
     for schema in found:
         for field in schema:
@@ -154,7 +155,7 @@ def merged_schema(known: pa.Schema, more: pa.Schema) -> pa.Schema:
 
 
 def check_types(known: pa.Schema, more: pa.Schema, where: str) -> None:
-    """Raises InvalidSetting: a column keeps its type for life."""
+    """Raises InvalidSetting if the type of a column would change."""
     for field in more:
         place = known.get_field_index(field.name)
         if place >= 0 and known.field(place).type != field.type:
@@ -169,7 +170,7 @@ def _quoted(name: str) -> str:
 
 
 class _Ddl:
-    """A recursive descent over ``name TYPE, …`` and what stands in angle brackets."""
+    """A recursive-descent parser of ``name TYPE, …``, with nested types in angle brackets."""
 
     def __init__(self, text: str) -> None:
         self._text = text

@@ -1,9 +1,9 @@
 """Delta tables, through deltalake.
 
-The progress stands in the commit's own info, under ``streamhouse``, and is numbered: the number is also the version of
-the application transaction, which says of a handle, whatever others do meanwhile, which progress it stands on. Every
-commit of ours carries the progress along, because Delta forgets the infos of old commits. A commit is tried once, at
-the version after the handle's: whoever comes second starts over.
+The progress is in the commit's info, under ``streamhouse``, with a number. The number is also the version of the
+application transaction. So a handle knows which progress it has loaded, whatever other writers do meanwhile. Every
+commit of ours repeats the progress, because Delta forgets the infos of old commits. A commit is tried once, at the
+version after the handle's. The second of two writers fails and starts over.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from streamhouse.core.clock import SystemClock
 from streamhouse.core.errors import CorruptDocument, InvalidSetting, NotFound
-from streamhouse.spark.pipelines.progress import Batch, Progress, Verdict, decide, read_progress
+from streamhouse.spark.definitions.progress import Batch, Progress, Verdict, decide, read_progress
 from streamhouse.spark.tables.columns import check_types, merged_schema, plain_schema
 from streamhouse.spark.tables.files import WrittenFile, bucket_column
 from streamhouse.spark.tables.leftovers import DATA, check_not_vacuumed
@@ -32,7 +32,7 @@ _APP: Final = "streamhouse"
 _HORIZON: Final = "streamhouse.vacuumHorizonMs"
 _LOG: Final = "_delta_log"
 _LOOK_BACK: Final = (1, 20, 1_000)
-"""Commits of others that may stand above our last one. Each that is looked at is a request to the store."""
+"""How many commits of other writers may follow our last one. Each costs a request to the store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class DeltaStore(TableStore):
         return self.until_alone(attempt)
 
     def compact(self, *, small_bytes: int, target_bytes: int) -> Compacted:
-        """deltalake's own; a batch that is committed meanwhile does not disturb it, nor it the batch. A vacuum does."""
+        """Uses deltalake's compaction. It and a batch that is committed meanwhile do not conflict; a vacuum does."""
 
         def attempt() -> Compacted:
             handle = self._load()
@@ -116,8 +116,8 @@ class DeltaStore(TableStore):
         """Files that no commit names are invisible; a vacuum removes them."""
 
     def raise_horizon(self, before_ms: int) -> int:
-        """As a property of the table: whoever commits from an older state, deltalake's own compaction too, is refused
-        where properties have changed.
+        """Stored as a property of the table. Delta refuses a commit, also of deltalake's own compaction, that is based
+        on a state with other properties.
         """
 
         def attempt() -> int:
@@ -134,7 +134,7 @@ class DeltaStore(TableStore):
         return self.until_alone(attempt)
 
     def forgettable(self, before_ms: int) -> int:
-        """Delta's old versions go with its log, which keeps them for a time of its own."""
+        """None: Delta removes old versions with its log, after a time of its own."""
         return 0
 
     def current_files(self) -> set[str]:
@@ -143,7 +143,7 @@ class DeltaStore(TableStore):
         return {unquote(path) for path in paths}
 
     def referred_files(self, before_ms: int, *, as_if_forgotten: bool) -> set[str]:
-        """Readers of an older version still need what was replaced lately; its commit says when (R7)."""
+        """Readers of an older version still need files that were replaced recently; the commit says when (R7)."""
         lately = self._removed_since(before_ms)
         return self.current_files() | lately
 
@@ -166,7 +166,7 @@ class DeltaStore(TableStore):
         return removed
 
     def drop(self) -> None:
-        """The log goes last: without it nobody would know that this was a table."""
+        """Removes the log last: without it, the directory would not be recognized as a table."""
         self.delete_files(self.is_vacuums)
         self.delete_files(lambda path: path.startswith(f"{_LOG}/"))
         self.remove_empty_directories()
@@ -206,7 +206,7 @@ class DeltaStore(TableStore):
                 # Else it was carried along by a compaction that began before a batch and ended after it.
         raise CorruptDocument(
             f"the last {_LOOK_BACK[-1]} commits of {self.location.url} do not say how far it has come",
-            hint="begin anew with `--reset`",
+            hint="begin again with `start --reset`",
         )
 
     def _append(self, handle: _Handle, batch: Batch, files: Sequence[WrittenFile]) -> None:

@@ -1,7 +1,7 @@
 """A task's rows into Parquet files, one time bucket to a file.
 
-Rows gather in memory up to a bound, then become files as they are; so a file has one set of columns, and one that met a
-new column later has others. The commit reconciles them. Files that no commit names are nobody's.
+Rows are collected in memory up to a limit and then written. So a file has one set of columns, and a later file of the
+same task may have more. The commit reconciles them. A file that no commit names is not part of the table.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 import pyarrow as pa
@@ -20,18 +19,11 @@ import pyarrow.parquet as pq
 from streamhouse.core.errors import InvalidRecord
 from streamhouse.core.limits import MIB
 from streamhouse.spark.tables.leftovers import UNFINISHED
+from streamhouse.spark.tables.spec import PartitionBy
 
 GATHERED_BYTES: Final = 64 * MIB
-"""Of a task, in Arrow's form: what it holds in memory, and the upper bound of a file."""
+"""How much a task holds in memory, as Arrow; also the upper bound of a file."""
 _CODEC: Final = "zstd"
-
-
-class PartitionBy(StrEnum):
-    NONE = "none"
-    DAY = "day"
-    HOUR = "hour"
-
-
 _FORMS: Final = {PartitionBy.DAY: "%Y-%m-%d", PartitionBy.HOUR: "%Y-%m-%d-%H"}
 
 
@@ -47,7 +39,7 @@ class WrittenFile:
 
 
 def bucket_column(by: PartitionBy) -> str | None:
-    """The column that Delta and plain Parquet have for it."""
+    """The partition column of Delta and plain Parquet tables."""
     return None if by is PartitionBy.NONE else f"_{by.value}"
 
 
@@ -122,7 +114,7 @@ class TaskFiles:
 
 
 def write_parquet(filesystem: pafs.FileSystem, path: str, rows: pa.Table) -> int:
-    """Whole or not at all: the file is made in memory, and put down under its name at once. Returns its size."""
+    """Writes the file completely or not at all: it is made in memory and then stored in one step. Returns its size."""
     sink = io.BytesIO()
     pq.write_table(rows, sink, compression=_CODEC, store_schema=False, coerce_timestamps="us")
     data = sink.getbuffer()
@@ -144,7 +136,7 @@ def read_parquet(filesystem: pafs.FileSystem, path: str) -> pa.Table:
 
 
 def with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The same rows with the columns of ``schema`` in its types; what a file lacks is null."""
+    """The same rows with the columns and types of ``schema``. Missing columns are null."""
     columns = []
     for field in schema:
         place = rows.schema.get_field_index(field.name)

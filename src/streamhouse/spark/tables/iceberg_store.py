@@ -2,8 +2,8 @@
 
 The progress is a table property, written in the transaction that adds the files. pyiceberg's own requirements only
 notice another snapshot, and a batch without rows makes none; so each commit also requires that the progress is still
-the one it was decided on. That is checked by whoever commits, just before the catalog swaps the table's metadata
-against the version that was checked: an SQL catalog leaves it to its clients.
+the one it was decided on. The client that commits checks that, just before the catalog swaps the table's metadata
+against the version that was checked: an SQL catalog leaves such checks to its clients.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from pyiceberg.types import NestedField
 from streamhouse.core.clock import SystemClock
 from streamhouse.core.errors import InvalidSetting, NotFound
 from streamhouse.core.randomness import SystemRandomness
-from streamhouse.spark.pipelines.progress import Batch, Progress, Verdict, decide, read_progress
+from streamhouse.spark.definitions.progress import Batch, Progress, Verdict, decide, read_progress
 from streamhouse.spark.tables.columns import check_types, merged_schema, plain_schema
-from streamhouse.spark.tables.files import PartitionBy, WrittenFile, read_parquet, with_columns, write_parquet
-from streamhouse.spark.tables.iceberg_files import forgettable_snapshots, is_leftover_kind, referred_urls
-from streamhouse.spark.tables.leftovers import check_not_vacuumed, files_gone, new_name
+from streamhouse.spark.tables.files import WrittenFile, read_parquet, with_columns, write_parquet
+from streamhouse.spark.tables.leftovers import DATA, check_not_vacuumed, files_gone, new_name
 from streamhouse.spark.tables.location import Location
+from streamhouse.spark.tables.spec import PartitionBy
 from streamhouse.spark.tables.store import (
     Compacted,
     LostRace,
@@ -46,6 +46,7 @@ from streamhouse.spark.tables.store import (
 _PROGRESS: Final = "streamhouse.progress"
 _HORIZON: Final = "streamhouse.vacuum-horizon-ms"
 _CATALOG: Final = "streamhouse"
+_METADATA: Final = (".avro", ".metadata.json")
 _PROPERTIES: Final = {
     "commit.retry.num-retries": "0",
     "write.metadata.delete-after-commit.enabled": "true",
@@ -223,7 +224,7 @@ class IcebergStore(TableStore):
             raise NotFound(f"there is no Iceberg table {'.'.join(self._identifier)}") from None
         if table.location().rstrip("/") != self._url:
             raise InvalidSetting(
-                f"the table {'.'.join(self._identifier)} lies in {table.location()}, not in {self.location.url}",
+                f"the table {'.'.join(self._identifier)} is in {table.location()}, not in {self.location.url}",
                 hint="name another table or namespace",
             )
         return table
@@ -286,7 +287,7 @@ class IcebergStore(TableStore):
 
 
 class _Catalog:
-    """A catalog for one call: its connections end with it, so that nothing is carried over a fork."""
+    """A catalog for one call. Its connections end with it, so that none is inherited by a fork."""
 
     def __init__(self, store: IcebergStore) -> None:
         self._catalog = SqlCatalog(_CATALOG, uri=store._catalog_uri, **store.location.iceberg_options())
@@ -299,7 +300,7 @@ class _Catalog:
 
 
 class _Commit:
-    """A transaction that counts only if the table still stands where it stood."""
+    """A transaction that commits only if the table's progress and horizon have not changed."""
 
     def __init__(self, table: Table) -> None:
         self._transaction = table.transaction()
@@ -338,7 +339,7 @@ def _arrow_schema(table: Table) -> pa.Schema:
 
 
 def _numbered(schema: pa.Schema) -> Schema:
-    """With ids, which Arrow's columns do not have: they are numbered through, as a new table's are."""
+    """Adds the ids that Arrow's columns do not have, numbered as in a new table."""
     return assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(schema))
 
 
@@ -347,3 +348,37 @@ def _add_columns(transaction: Any, more: pa.Schema) -> None:
     with transaction.update_schema() as update:
         for field in fields:
             update.add_column(field.name, field.field_type)
+
+
+def forgettable_snapshots(metadata: TableMetadata, before_ms: int) -> set[int]:
+    """Snapshots that another one had replaced by then: age counts from when a snapshot was no longer the newest (R7).
+    Snapshots with a branch or a tag stay.
+    """
+    ordered = sorted(metadata.snapshots, key=lambda snapshot: (snapshot.timestamp_ms, snapshot.sequence_number or 0))
+    old = [snapshot.snapshot_id for snapshot in ordered if snapshot.timestamp_ms < before_ms][:-1]
+    named = {ref.snapshot_id for ref in metadata.refs.values()} | {metadata.current_snapshot_id}
+    return {snapshot for snapshot in old if snapshot not in named}
+
+
+def referred_urls(table: Table, *, without: set[int]) -> set[str]:
+    """Data, delete files, manifests and manifest lists of all snapshots but ``without``, and the metadata files."""
+    found = {table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
+    found |= {statistics.statistics_path for statistics in table.metadata.statistics}
+    read: set[str] = set()
+    for snapshot in table.metadata.snapshots:
+        if snapshot.snapshot_id in without:
+            continue
+        found.add(snapshot.manifest_list)
+        for manifest in snapshot.manifests(table.io):
+            if manifest.manifest_path in read:
+                continue
+            read.add(manifest.manifest_path)
+            found |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)}
+    return found | read
+
+
+def is_leftover_kind(path: str, data_prefix: str) -> bool:
+    """True for the kinds of file that a vacuum may remove. Files of other programs are never touched."""
+    if path.startswith(data_prefix):
+        return path.endswith(DATA)
+    return path.startswith("metadata/") and path.endswith(_METADATA)

@@ -1,9 +1,9 @@
-"""Which files of a table nobody refers to, and which of them may go. Pure.
+"""Which files of a table are unreferenced, and which of them a vacuum may remove. Pure.
 
-A file's name says when it was made: ``…-t1700000000000-<uuid>.parquet``. A vacuum writes its horizon into the table
-first, reads what the table refers to afterwards, and removes only what is older than the horizon; a commit of a file
-that is older than the horizon is refused (R6). So a writer that stalls, however long, has to write its batch again, and
-never commits a file that is gone. Files with other names, of other programs, are judged by the store's time alone.
+A file's name contains its creation time: ``…-t1700000000000-<uuid>.parquet``. A vacuum first writes its horizon into
+the table, then reads what the table refers to, and removes only files older than the horizon. A commit of a file older
+than the horizon is refused (R6). So a writer that stalls, however long, has to write its batch again, and never commits
+a file that was removed. Files of other programs have other names; for them only the store's time counts.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class FoundFile:
 
     @property
     def made_ms(self) -> int:
-        """Both clocks have to agree that it is old."""
+        """The later of the name's time and the store's time."""
         return max(made_ms(self.path) or 0, self.modified_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vacuumed:
     files: tuple[FoundFile, ...]
-    """What went, or would go."""
+    """What was removed, or would be."""
     snapshots: int = 0
-    """Of Iceberg: versions that can no longer be read."""
+    """Iceberg only: versions that can no longer be read."""
 
     @property
     def size_bytes(self) -> int:
@@ -54,7 +54,7 @@ def new_name(prefix: str, *, now_ms: int, unique: UUID) -> str:
 
 
 def made_ms(path: str) -> int | None:
-    """As the name says; None for a name that is not ours."""
+    """The time in the name; None for a name that is not ours."""
     found = _MADE.search(path.rpartition("/")[2])
     return None if found is None else int(found[1])
 
@@ -64,28 +64,28 @@ def unreferred(found: Iterable[FoundFile], referred: Set[str], *, before_ms: int
 
 
 def check_all_there(expected: Set[str], found: Iterable[FoundFile], where: str) -> None:
-    """Whoever does not see the table's own files would take them for nobody's. Raises CorruptDocument."""
+    """Raises CorruptDocument if the listing lacks files of the table: then it cannot be trusted for a vacuum."""
     missing = sorted(expected - {file.path for file in found})
     if missing:
         shown = ", ".join(missing[:_SHOWN_PATHS])
         raise CorruptDocument(
             f"{where} refers to {len(missing)} files that are not there: {shown}",
-            hint="nothing was removed; see whether the table is whole",
+            hint="nothing was removed; check whether the table is complete",
         )
 
 
 def check_not_vacuumed(paths: Iterable[str], horizon_ms: int, where: str) -> None:
-    """Before files are committed. Raises TableBusy: the batch has to be written again."""
+    """Called before files are committed. Raises TableBusy: the batch has to be written again."""
     for path in paths:
         made = made_ms(path)
         if made is not None and made < horizon_ms:
             raise TableBusy(
-                f"{path} is older than what a vacuum has left in {where}, and may be gone",
+                f"{path} is older than the last vacuum's horizon in {where}, and may be gone",
                 hint="the batch is written again; if that goes on, this machine's clock is behind",
             )
 
 
 def files_gone(where: str) -> TableBusy:
     return TableBusy(
-        f"files of this batch are gone from {where}", hint="a vacuum took them; the batch is written again"
+        f"files of this batch are gone from {where}", hint="a vacuum has removed them; the batch is written again"
     )

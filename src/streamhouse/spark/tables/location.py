@@ -1,4 +1,4 @@
-"""Where a table lies, and how each library is told of it: pyarrow, deltalake and pyiceberg.
+"""Where a table is, and the options by which pyarrow, deltalake and pyiceberg find it.
 
 A location is ``file:///…`` or ``s3://bucket/prefix``. On S3 the credentials and endpoint are those of StreamHouse's own
 object store.
@@ -20,7 +20,7 @@ from streamhouse.objectstore.opening import StoreOptions
 
 _SCHEMES: Final = ("file", "s3")
 _UNUSABLE: Final = frozenset("%?#\n\r\0")
-"""Not all of the formats' libraries find a file again whose path has one of these."""
+"""Some of the formats' libraries cannot open a path with one of these characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,19 +89,19 @@ def parse_location(text: str, options: StoreOptions, *, working_dir: Path | None
         url = f"file://{quote(str(absolute))}"
     if scheme_of(url) not in _SCHEMES:
         raise InvalidSetting(
-            f"a table cannot lie in {text[:80]!r}", hint="give a path of this machine, or s3://bucket/prefix"
+            f"a table cannot be in {text[:80]!r}", hint="give a path of this machine, or s3://bucket/prefix"
         )
     url = url.rstrip("/")
     if scheme_of(url) == "file":
         if set(str(local_path(url))) & _UNUSABLE:
-            raise InvalidSetting(f"a table cannot lie in {text[:80]!r}", hint="a path without % ? # and line breaks")
+            raise InvalidSetting(f"a table cannot be in {text[:80]!r}", hint="use a path without % ? # and line breaks")
     elif not url.removeprefix("s3:").strip("/"):
         raise InvalidSetting(f"{text!r} names no bucket")
     return Location(url=url, options=options)
 
 
 def check_apart(location: Location, others: Iterable[tuple[str, str]]) -> None:
-    """A table needs a place of its own. ``others``: what each is, and its URL. Raises InvalidSetting."""
+    """Raises InvalidSetting if the location overlaps with another. ``others``: what each is, and its URL."""
     hint = "give the table a directory, or a prefix, of its own"
     if not location.is_local and "/" not in location.path.strip("/"):
         raise InvalidSetting(f"{location.url} is a whole bucket", hint=hint)
@@ -111,4 +111,4 @@ def check_apart(location: Location, others: Iterable[tuple[str, str]]) -> None:
     for what, url in others:
         theirs = f"{url.rstrip('/')}/"
         if mine.startswith(theirs) or theirs.startswith(mine):
-            raise InvalidSetting(f"a table in {location.url} would be in the way of {what} in {url}", hint=hint)
+            raise InvalidSetting(f"a table in {location.url} would overlap with {what} in {url}", hint=hint)

@@ -46,7 +46,7 @@ def _open(storage: StorageSpec, address: StoreAddress, location: Location) -> Ta
 
 
 def default_catalog(address: StoreAddress, location: Location) -> str:
-    """Beside the metadata: the same PostgreSQL database, or a file of its own next to SQLite's."""
+    """The metadata's PostgreSQL database, or the file iceberg.db beside SQLite's file."""
     if scheme_of(address.metadata_url) == "sqlite":
         return f"sqlite:///{PurePosixPath(local_path(address.metadata_url)).parent / 'iceberg.db'}"
     return "postgresql+psycopg://" + address.metadata_url.split("://", 1)[1]

@@ -6,10 +6,9 @@ A directory has no commit, so files are staged out of sight and moved in when th
     <bucket>/<batch>-<nnnnn>.parquet         what readers see; named after the batch, so that a replay finds them
     _streamhouse/log/<n>.json                columns and progress, create-only: the highest number counts
 
-A kill in between is healed by the batch's replay, which first takes away what stands under the batch's names, or, when
-the checkpoint was lost with it, by ``clear_leftovers``: files of batches that the log does not know. Until then readers
-see part of a batch. There is one writer at a time, as far as its readers are concerned; one that a later start has
-cleared up after is refused when it comes to its log entry.
+If a writer is killed in between, readers see part of a batch. The replay of the batch repairs that: it first removes
+the files with the batch's names. If the checkpoint is lost too, ``clear_leftovers`` at the next start removes files of
+batches that the log does not have. A writer that is still running then is refused when it writes its log entry.
 """
 
 from __future__ import annotations
@@ -29,18 +28,12 @@ from streamhouse.core.clock import SystemClock
 from streamhouse.core.errors import CorruptDocument, NotFound, ObjectExists, TableBusy
 from streamhouse.core.randomness import SystemRandomness
 from streamhouse.spark.connection import Connection
-from streamhouse.spark.pipelines.progress import Batch, Progress, Verdict, decide, read_progress
+from streamhouse.spark.definitions.progress import Batch, Progress, Verdict, decide, read_progress
 from streamhouse.spark.tables.columns import check_types, ddl_of, merged_schema, parse_schema
-from streamhouse.spark.tables.files import (
-    PartitionBy,
-    WrittenFile,
-    bucket_directory,
-    read_parquet,
-    with_columns,
-    write_parquet,
-)
+from streamhouse.spark.tables.files import WrittenFile, bucket_directory, read_parquet, with_columns, write_parquet
 from streamhouse.spark.tables.leftovers import DATA, UNFINISHED, check_not_vacuumed, files_gone, new_name
 from streamhouse.spark.tables.location import Location
+from streamhouse.spark.tables.spec import PartitionBy
 from streamhouse.spark.tables.store import (
     Compacted,
     LostRace,
@@ -67,11 +60,11 @@ class _Entry:
     queries: dict[str, int]
     """Tags of the queries that have written here, each with its last batch."""
     merging: list[dict[str, Any]]
-    """Compactions that are decided: files that go, and the staged one that takes their place."""
+    """Decided compactions: the files to remove, and the staged file that replaces them."""
     starts: int = 0
-    """How often leftovers were cleared away: what a writer had moved in before that may be gone."""
+    """How often leftovers were removed. Files that a writer had moved in before may be gone."""
     horizon_ms: int = 0
-    """Files that were made before are committed no more: a vacuum may have removed them."""
+    """Files made before this time can no longer be committed: a vacuum may have removed them."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -189,13 +182,13 @@ class ParquetStore(TableStore):
         return Compacted(files_before=len(before), files_after=len(self._files()))
 
     def clear_leftovers(self) -> None:
-        """What is staged stays for a vacuum: nobody sees it, and another process may be about to need it."""
+        """Staged files stay until a vacuum: readers do not see them, and another process may still need them."""
         self._finish_merging()
 
         def attempt() -> list[str]:
             entry = self._need()
             found = [path for path in self._files() if not self._is_committed(path, entry)]
-            if found:  # from this entry on, whoever has moved them in can no longer commit them
+            if found:  # after this entry, the writer that moved them in cannot commit them
                 self._put(replace(entry, number=entry.number + 1, starts=entry.starts + 1))
             return found
 
@@ -210,14 +203,14 @@ class ParquetStore(TableStore):
         return self.until_alone(attempt)
 
     def forgettable(self, before_ms: int) -> int:
-        """A directory has one version."""
+        """Always 0: a directory has one version."""
         return 0
 
     def current_files(self) -> set[str]:
         return set(self._files())
 
     def referred_files(self, before_ms: int, *, as_if_forgotten: bool) -> set[str]:
-        """Whatever readers see stays; of what is staged, what a compaction has been decided on with."""
+        """All visible files, and the staged files of decided compactions."""
         entry = self._need()
         return set(self._files()) | {piece["staged"] for piece in entry.merging}
 
@@ -225,7 +218,7 @@ class ParquetStore(TableStore):
         return (path.startswith(f"{_STAGING}/") and path.endswith(DATA)) or path.endswith(UNFINISHED)
 
     def drop(self) -> None:
-        """The log goes last, and by the store that wrote it, which knows what is there."""
+        """Removes the log last, with the object store that wrote it."""
         self.delete_files(lambda path: path.endswith(DATA))
 
         async def forget() -> None:
@@ -247,8 +240,8 @@ class ParquetStore(TableStore):
                 raise files_gone(self.location.url) from error
 
     def _finish_merging(self) -> None:
-        """Any process may: each step is harmless when it was done already. What goes, goes only when what takes its
-        place is there: rows are in the table twice for a moment, and never missing.
+        """Any process may do this: each step may be repeated. A file is removed only when its replacement is there. So
+        rows are in the table twice for a moment, and never missing.
         """
         filesystem = self.location.filesystem()
 
@@ -314,7 +307,7 @@ class ParquetStore(TableStore):
             raise CorruptDocument(f"{self.location.url}/{keys[-1]} cannot be read") from error
 
     def _put(self, entry: _Entry) -> None:
-        """Raises LostRace when somebody else was first."""
+        """Raises LostRace when another writer was first."""
 
         async def put() -> None:
             objects = await self._log.objects()
@@ -329,7 +322,7 @@ class ParquetStore(TableStore):
 
 
 def query_tag(query_id: str) -> str:
-    """What of a query's id stands in file names."""
+    """The part of a query's id that is in file names."""
     return query_id.replace("-", "")[:16].lower()
 
 

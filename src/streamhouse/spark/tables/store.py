@@ -1,7 +1,8 @@
 """What every table format must do: hold rows, columns and progress, and change all three in one commit.
 
-``commit`` is the heart: load the table, ask ``decide`` whether the batch counts, bring the columns that its files have
-beyond the table's, and put files and progress in one step that fails if anybody else was faster; then all over again.
+``commit`` loads the table, asks ``decide`` whether the batch is to be written, adds the columns that the files have and
+the table has not, and commits files and progress in one step. The step fails if another writer has committed meanwhile;
+then it starts over.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from streamhouse.core.errors import InvalidSetting, TableBusy
-from streamhouse.spark.pipelines.progress import Batch, Progress
+from streamhouse.spark.definitions.progress import Batch, Progress
 from streamhouse.spark.tables.columns import new_columns
-from streamhouse.spark.tables.files import PartitionBy, WrittenFile, read_parquet, with_columns, write_parquet
+from streamhouse.spark.tables.files import WrittenFile, read_parquet, with_columns, write_parquet
 from streamhouse.spark.tables.leftovers import FoundFile, Vacuumed, check_all_there, unreferred
 from streamhouse.spark.tables.location import Location
+from streamhouse.spark.tables.spec import PartitionBy
 
 T = TypeVar("T")
 
@@ -32,7 +34,7 @@ _NEVER_OLD: Final = 2**63 - 1
 
 
 class LostRace(Exception):
-    """Somebody else has committed to the table meanwhile."""
+    """Another writer has committed to the table meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,46 +100,44 @@ class TableStore(ABC):
 
     @abstractmethod
     def compact(self, *, small_bytes: int, target_bytes: int) -> Compacted:
-        """Put small files together, bucket by bucket; rows and progress stay what they are."""
+        """Merge small files, bucket by bucket. Rows and progress do not change."""
 
     @abstractmethod
     def clear_leftovers(self) -> None:
-        """What a killed writer left and readers could take for rows."""
+        """Remove what a killed writer left and readers could take for rows."""
 
     @abstractmethod
     def drop(self) -> None:
-        """The table and everything in it, and nothing else that lies there. Nothing happens when there is none."""
+        """Remove the table and everything in it, and no other files. Does nothing if there is no table."""
 
     # What a vacuum asks.
 
     @abstractmethod
     def raise_horizon(self, before_ms: int) -> int:
-        """From here on no file that was made before is committed any more, and versions that were replaced before are
-        forgotten. Returns how many.
+        """From now on, no file made before ``before_ms`` can be committed, and versions replaced before it are removed.
+        Returns how many.
         """
 
     @abstractmethod
     def forgettable(self, before_ms: int) -> int:
-        """How many versions that would be."""
+        """How many versions ``raise_horizon`` would remove."""
 
     @abstractmethod
     def current_files(self) -> set[str]:
-        """What the table consists of, below its location."""
+        """The files of the current version, as paths below the location."""
 
     @abstractmethod
     def referred_files(self, before_ms: int, *, as_if_forgotten: bool) -> set[str]:
-        """What any version that can still be read refers to, and what was replaced since ``before_ms``."""
+        """The files of all versions that can still be read, and those replaced since ``before_ms``."""
 
     @abstractmethod
     def is_vacuums(self, path: str) -> bool:
-        """Whether a file that nobody refers to may be taken for a leftover at all."""
+        """True if a vacuum may remove such a file when no version refers to it."""
 
     # What the formats share.
 
     def vacuum(self, *, before_ms: int, dry_run: bool) -> Vacuumed:
-        """Remove files that nobody refers to and that are older. The order is what makes it safe: horizon, listing,
-        references (R6, R7).
-        """
+        """Remove older files that no version refers to. Safe by its order: horizon, listing, references (R6, R7)."""
         expected = self.current_files()
         snapshots = self.forgettable(before_ms) if dry_run else self.raise_horizon(before_ms)
         found = [file for file in self._found() if self.is_vacuums(file.path)]
@@ -165,9 +165,8 @@ class TableStore(ABC):
         ]
 
     def reconciled(self, files: Sequence[WrittenFile], schema: pa.Schema) -> list[WrittenFile]:
-        """Files whose columns have the types of ``schema``: one that inferred another type is written anew, in place.
-
-        Nobody knows the file yet, so nobody sees that.
+        """Files whose columns have the types of ``schema``. A file with other inferred types is rewritten in place: no
+        commit names it yet, so no reader sees that.
         """
         filesystem = self.location.filesystem()
         done: list[WrittenFile] = []
@@ -191,7 +190,7 @@ class TableStore(ABC):
             )
 
     def delete_files(self, is_ours: Callable[[str], bool]) -> None:
-        """What else lies there stays."""
+        """Delete files of ours. Other files stay."""
         filesystem = self.location.filesystem()
         for file in self._found():
             if is_ours(file.path):

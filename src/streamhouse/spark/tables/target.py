@@ -1,8 +1,8 @@
-"""A table as what a streaming query ends in: tasks write files, the driver commits them with the batch's progress.
+"""A table as the target of a streaming query: tasks write files, the driver commits them with the batch's progress.
 
-For each batch: where does the table stand, does the batch count; then one Spark job, whose tasks answer with the files
-they have written; then the dead letters' commit, then the table's. In that order a bad record may come to the
-dead-letter topic twice, where the checkpoint was lost just between the two, but it is never lost.
+For each batch, the driver compares the table's progress with the batch. Then it runs one Spark job, whose tasks return
+the files they have written. Then it commits the dead letters, and then the table. In this order a bad record may come
+to the dead-letter topic twice (if the checkpoint is lost between the two commits), but it is never lost.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ import pyarrow as pa
 from streamhouse.core.errors import InvalidSetting
 from streamhouse.spark import sink
 from streamhouse.spark.address import StoreAddress, resolve_address
-from streamhouse.spark.pipelines.by_value import by_value
-from streamhouse.spark.pipelines.progress import Batch, Progress, Verdict, decide
-from streamhouse.spark.pipelines.writing import BatchPlan, LastFailure, batch_by_batch, compute_only
+from streamhouse.spark.definitions.progress import Batch, Progress, Verdict, decide
+from streamhouse.spark.definitions.targets import BatchPlan, LastFailure, batch_by_batch, by_value, compute_only
 from streamhouse.spark.tables.columns import check_types, ddl_of, name_fault, plain_schema
-from streamhouse.spark.tables.files import PartitionBy
 from streamhouse.spark.tables.opening import open_table
-from streamhouse.spark.tables.spec import StorageSpec, TableFormat, ValueSpec
+from streamhouse.spark.tables.spec import PartitionBy, StorageSpec, TableFormat, ValueSpec
 from streamhouse.spark.tables.store import TableStore
 from streamhouse.spark.tables.tasks import RESULT, TaskPlan, TaskWrote
 
@@ -37,7 +35,7 @@ _OPTIONS: Final = ("time_column", "catalog", "namespace", "table")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """How a topic's records become rows, where the query brings records instead of rows."""
+    """How a topic's records become rows. Only for tables; a pipeline's query already produces rows."""
 
     topic: str
     values: ValueSpec
@@ -46,7 +44,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableWriter:
-    """A ``Writer`` (pipelines/writing.py)."""
+    """A ``Writer`` (definitions/targets.py)."""
 
     address: StoreAddress = field(repr=False)
     address_options: Mapping[str, str] = field(repr=False)
@@ -94,7 +92,7 @@ class TableWriter:
 
 
 class TableTarget:
-    """A ``Target`` (spark/targets.py), for append mode."""
+    """A ``Target`` (definitions/targets.py), for append mode."""
 
     def __init__(
         self,
@@ -138,7 +136,7 @@ class TableTarget:
         writer = TableWriter(
             address=self._address, address_options=self._options, storage=self._storage, records=self._records
         )
-        plan = BatchPlan(pipeline=self._owner, generation=generation, checkpoint=checkpoint, writer=writer)
+        plan = BatchPlan(owner=self._owner, generation=generation, checkpoint=checkpoint, writer=writer)
         return batch_by_batch(frame, plan, self.failure)
 
     def progress(self) -> Progress | None:
@@ -176,7 +174,9 @@ def table_target(
     owner: str,
     address_options: Mapping[str, str],
 ) -> TableTarget:
-    """Of a pipeline. ``options``: time_column, and catalog, namespace and table for Iceberg. Raises InvalidSetting."""
+    """The table target of a pipeline. ``options``: time_column, and catalog, namespace and table for Iceberg. Raises
+    InvalidSetting.
+    """
     unknown = sorted(set(options) - set(_OPTIONS))
     if unknown:
         raise InvalidSetting(f"a table has no option {unknown[0]!r}", hint=f"the options are {', '.join(_OPTIONS)}")

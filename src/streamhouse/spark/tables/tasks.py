@@ -1,7 +1,7 @@
-"""What a task does: its records into rows, rows into Parquet files, what cannot become a row into the dead letters.
+"""A task's work: records become rows, rows become Parquet files, records that cannot become rows become dead letters.
 
-Runs in the executors and needs nothing there but Arrow, and fastavro for Avro. Answers with one row that holds what the
-commit must know. What an attempt that does not count has written is never named by a commit.
+Runs in the executors, where it needs only Arrow, and fastavro for Avro. Returns one row with what the commit needs. No
+commit names the files of an attempt that Spark does not count.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from streamhouse.core.errors import InvalidRecord
 from streamhouse.core.randomness import SystemRandomness
 from streamhouse.spark import sink
 from streamhouse.spark.tables.columns import OWN_COLUMNS, TIME_TYPE, parse_schema
-from streamhouse.spark.tables.files import PartitionBy, TaskFiles, WrittenFile, bucket_directory
+from streamhouse.spark.tables.files import TaskFiles, WrittenFile, bucket_directory
 from streamhouse.spark.tables.leftovers import new_name
 from streamhouse.spark.tables.location import Location
-from streamhouse.spark.tables.spec import ValueFormat, ValueSpec
+from streamhouse.spark.tables.spec import PartitionBy, ValueFormat, ValueSpec
 from streamhouse.spark.tables.values import Avro, Decoder, GivenJson, InferredJson
 
 RESULT: Final = "message BINARY"
 RECORD_COLUMNS: Final = ("key", "value", "partition", "offset", "timestamp", "headers")
-"""What a table's query reads of its topic, in this order."""
+"""The columns that a table's query reads, in this order."""
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 DEAD_LETTERS: Final = pa.schema(
     [("key", pa.binary()), ("value", pa.binary()), ("timestamp", TIME_TYPE), ("headers", _HEADERS)]
@@ -44,21 +44,21 @@ class TaskPlan:
     by: PartitionBy
     time_column: str
     batch: str
-    """Of the query and the batch: the beginning of every file's name."""
+    """The prefix of every file name: the query and the batch."""
     values: ValueSpec | None
     """None: the rows are the table's own columns."""
     known_ddl: str
     """The columns that the table has, when they are inferred."""
     topic: str
     dead_letters: bytes | None = field(repr=False)
-    """The sink's payload; None: a bad record fails the task."""
+    """The payload of the sink; None: a bad record fails the task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskWrote:
     files: tuple[WrittenFile, ...]
     dead: bytes | None
-    """What the sink's commit must know."""
+    """What the sink's commit needs."""
     bad_count: int
 
 
@@ -98,7 +98,7 @@ class _Task:
         self._decoder = None if plan.values is None else _decoder(plan.values, plan.known_ddl)
 
     def take(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Rows go to the files; what comes out are the dead letters."""
+        """Write the rows of ``batches`` to the files; yields the dead letters."""
         for whole in batches:
             for at in range(0, whole.num_rows, _ROWS_AT_ONCE):
                 batch = whole.slice(at, _ROWS_AT_ONCE)
@@ -120,7 +120,7 @@ class _Task:
         return self._dead_letters(batch, sorted(decoded.bad))
 
     def _dead_letters(self, batch: pa.RecordBatch, bad: list[tuple[int, str]]) -> pa.RecordBatch:
-        """The records as they are, with headers that say where they come from and what is wrong with them."""
+        """The unchanged records, with added headers that say where each comes from and what is wrong."""
         records = batch.take(pa.array([row for row, _ in bad], pa.int64())).to_pylist()
         headers: list[list[dict[str, Any]]] = []
         for record, (_, reason) in zip(records, bad, strict=True):

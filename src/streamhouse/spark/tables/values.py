@@ -8,14 +8,27 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, Protocol
 
 import pyarrow as pa
 
+from streamhouse.core.errors import InvalidSetting
+from streamhouse.core.limits import MAX_DEFINITION_BYTES
+from streamhouse.core.suggest import did_you_mean
 from streamhouse.spark.tables.coercion import Coerce, coercion_to, json_text
-from streamhouse.spark.tables.columns import MAX_COLUMNS, is_own, name_fault, wider
+from streamhouse.spark.tables.columns import (
+    MAX_COLUMNS,
+    OWN_COLUMNS,
+    check_columns,
+    is_own,
+    merged_schema,
+    name_fault,
+    parse_ddl,
+    wider,
+)
+from streamhouse.spark.tables.spec import TableSpec, ValueFormat, ValueSpec
 
 _INT64: Final = range(-(2**63), 2**63)
 _CONFLUENT_HEADER_BYTES: Final = 5
@@ -28,7 +41,45 @@ class Decoded:
     """Which of the values became rows."""
     columns: Mapping[str, pa.Array]
     bad: list[tuple[int, str]]
-    """Which did not, and why."""
+    """The values that did not become rows, and why."""
+
+
+def value_columns(values: ValueSpec) -> pa.Schema:
+    """The columns that are known before any record is read, without our own. Raises InvalidSetting."""
+    if values.format is ValueFormat.AVRO:
+        try:
+            columns = avro_columns(json.loads(values.schema))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidSetting(f"the Avro schema cannot be used: {error}") from error
+        check_columns(columns.names)
+        return columns
+    return parse_ddl(values.schema) if values.schema else pa.schema([])
+
+
+def row_schema(spec: TableSpec) -> pa.Schema:
+    """Our own columns and those of the values. Raises InvalidSetting."""
+    return merged_schema(OWN_COLUMNS, value_columns(spec.values))
+
+
+def parse_values(text: str, read_file: Callable[[str], str]) -> ValueSpec:
+    """``json``, ``ddl:id BIGINT, …``, ``avro:orders.avsc`` or ``avro-confluent:orders.avsc``. Raises InvalidSetting."""
+    kind, _, rest = text.strip().partition(":")
+    kind = kind.strip().lower()
+    if kind == "json" and not rest:
+        return ValueSpec(format=ValueFormat.JSON)
+    if kind == "ddl" and rest.strip():
+        values = ValueSpec(format=ValueFormat.JSON, schema=rest.strip())
+    elif kind in ("avro", "avro-confluent") and rest.strip():
+        schema = read_file(rest.strip())
+        if len(schema) > MAX_DEFINITION_BYTES // 2:
+            raise InvalidSetting(f"the Avro schema has {len(schema)} characters, more than {MAX_DEFINITION_BYTES // 2}")
+        values = ValueSpec(format=ValueFormat.AVRO, schema=schema, confluent=kind == "avro-confluent")
+    else:
+        forms = ("json", "ddl:id BIGINT, name STRING", "avro:FILE", "avro-confluent:FILE")
+        hint = did_you_mean(kind, ("json", "ddl", "avro", "avro-confluent"), otherwise=f"write {', or '.join(forms)}")
+        raise InvalidSetting(f"there is no schema {text[:80]!r}", hint=hint)
+    value_columns(values)
+    return values
 
 
 class Decoder(Protocol):
@@ -36,14 +87,16 @@ class Decoder(Protocol):
 
 
 class _GivenColumns:
-    """What the decoders of a given schema share: objects into its columns, as far as they fit."""
+    """Shared by the decoders of a given schema: puts objects into its columns, if they fit."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
         self._coerce = {field.name: coercion_to(field.type) for field in schema}
 
     def fill(self, rows: list[int], objects: list[dict[str, Any]], bad: list[tuple[int, str]]) -> Decoded:
-        """``rows``: which of the values the objects were. ``bad``: those that were none; what does not fit follows."""
+        """``rows``: the position of each object among the values. ``bad``: values that are no objects; those that do
+        not fit are added.
+        """
         kept: list[int] = []
         found: dict[str, list[Any]] = {name: [] for name in self._schema.names}
         for row, each in zip(rows, objects, strict=True):
@@ -60,7 +113,7 @@ class _GivenColumns:
 
 
 class GivenJson:
-    """Columns are given; fields that have none are left out."""
+    """JSON with given columns. Other fields are left out."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._columns = _GivenColumns(schema)
@@ -71,7 +124,7 @@ class GivenJson:
 
 
 class InferredJson:
-    """Columns are those that the table has, and every field beyond that is met."""
+    """JSON with inferred columns: those of the table, and one for every new field."""
 
     def __init__(self, known: pa.Schema) -> None:
         self._known = {field.name: coercion_to(field.type) for field in known if not is_own(field.name)}
@@ -130,7 +183,7 @@ class InferredJson:
 
 
 class Avro:
-    """Values of one Avro schema, bare or behind the five bytes that registry clients put in front."""
+    """Values of one Avro schema, with or without the five bytes that registry clients write first."""
 
     def __init__(self, schema: Mapping[str, Any], *, confluent: bool) -> None:
         from fastavro.schema import parse_schema
@@ -172,7 +225,7 @@ class Avro:
 
 
 def avro_columns(schema: Mapping[str, Any]) -> pa.Schema:
-    """Raises ValueError for what no table can hold."""
+    """Raises ValueError for a schema that no table can have."""
     if schema.get("type") != "record" or not isinstance(schema.get("fields"), list):
         raise ValueError("an Avro schema for rows is a record")
     return pa.schema([(field["name"], _avro_type(field["type"])) for field in schema["fields"]])
@@ -241,7 +294,7 @@ def _inferred(value: Any) -> pa.DataType:
 
 
 def _objects(values: Sequence[bytes | None]) -> tuple[list[int], list[dict[str, Any]], list[tuple[int, str]]]:
-    """A record without a value (a tombstone) is a row without anything but its key."""
+    """A record without a value (a tombstone) is a row with only our own columns."""
     rows: list[int] = []
     objects: list[dict[str, Any]] = []
     bad: list[tuple[int, str]] = []

@@ -57,7 +57,7 @@ def run_all(running: RunningStreamHouse, directory: Path, dsn: str, *more: str) 
     assert running.run(values_of(running.api, "out")) == expected
 
 
-def test_p_6_pipelines_run_on_a_cluster(
+def test_pipelines_run_on_a_cluster(
     spark_cluster: SparkCluster, streamhouse: RunningStreamHouse, tmp_path: Path, postgres_database: str
 ) -> None:
     bare = bare_site_packages(tmp_path / "bare")
@@ -71,7 +71,7 @@ def test_p_6_pipelines_run_on_a_cluster(
     run_all(streamhouse, tmp_path, postgres_database, "--master", spark_cluster.master_url, *settings)
 
 
-def test_p_6_pipelines_run_on_a_connect_server(
+def test_pipelines_run_on_a_connect_server(
     streamhouse: RunningStreamHouse, tmp_path: Path, postgres_database: str
 ) -> None:
     """Its own Python, which runs each batch's commit, has StreamHouse installed."""

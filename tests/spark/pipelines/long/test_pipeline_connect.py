@@ -54,13 +54,13 @@ class Tables:
         )
 
 
-def test_p_6_pipelines_run_on_a_connect_server_that_has_nothing_of_ours(
+def test_pipelines_run_on_a_connect_server_that_has_nothing_of_ours(
     bare_server: SparkConnectService, streamhouse: RunningStreamHouse, tmp_path: Path, postgres_database: str
 ) -> None:
     run_all(streamhouse, tmp_path, postgres_database, "--master", bare_server.url)
 
 
-def test_p_5_a_table_on_a_connect_server_that_has_nothing_of_ours(
+def test_a_table_on_a_connect_server_that_has_nothing_of_ours(
     bare_server: SparkConnectService, streamhouse: RunningStreamHouse, tmp_path: Path
 ) -> None:
     """Parquet needs nothing but Arrow; the others' libraries do not travel, and it is said that they are missing."""
@@ -74,7 +74,7 @@ def test_p_5_a_table_on_a_connect_server_that_has_nothing_of_ours(
     assert "tables need the package deltalake (pip install 'streamhouse[tables]')" in refused.stderr
 
 
-def test_p_5_a_delta_table_on_a_connect_server_that_has_our_packages(
+def test_a_delta_table_on_a_connect_server_that_has_our_packages(
     streamhouse: RunningStreamHouse, tmp_path: Path
 ) -> None:
     tables = Tables(streamhouse, tmp_path)
@@ -86,7 +86,7 @@ def test_p_5_a_delta_table_on_a_connect_server_that_has_our_packages(
     assert sorted(found) == list(range(COUNT))
 
 
-def test_p_3_streams_into_topics_on_a_connect_server_that_has_nothing_of_ours(
+def test_streams_into_topics_on_a_connect_server_that_has_nothing_of_ours(
     bare_server: SparkConnectService, streamhouse: RunningStreamHouse, tmp_path: Path, source_options: dict[str, str]
 ) -> None:
     make_topics(streamhouse, orders=2, **{"out-append": 1, "out-update": 1})

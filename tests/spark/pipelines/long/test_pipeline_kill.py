@@ -46,7 +46,7 @@ def test_r8_a_runner_outlives_its_spark(shop: Shop) -> None:
     wait_until(lambda: batches_done(shop.dsn) >= 1, runner)
     runner.kill_spark()
     wait_until(lambda: rows_per_minute(shop.dsn) == per_minute(range(COUNT)), runner)
-    assert "Spark has died; starting it anew" in runner.log.read_text()
+    assert "Spark has died; starting it again" in runner.log.read_text()
     assert runner.end() == 0
 
 

@@ -12,8 +12,8 @@ from table_ground import FORMATS
 from table_spark_ground import SparkGround
 
 from streamhouse.spark.tables import target as target_module
-from streamhouse.spark.tables.queries import target_of
 from streamhouse.spark.tables.spec import TableFormat
+from streamhouse.spark.tables.start import target_of
 from streamhouse.testing.plugin import RunningStreamHouse
 
 
@@ -48,7 +48,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_p5_a_table_equals_its_topic_after_kills_replays_and_a_lost_checkpoint(
+def test_a_table_equals_its_topic_after_kills_replays_and_a_lost_checkpoint(
     ground: SparkGround, kind: TableFormat, interrupt: Callable[[str], None]
 ) -> None:
     stored = ground.table(kind)

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from table_ground import FORMATS
 from table_spark_ground import SparkGround
 
-from streamhouse.spark.tables.service import TableService
+from streamhouse.spark.tables.service import Tables
 from streamhouse.spark.tables.spec import TableFormat
 from streamhouse.testing.plugin import RunningStreamHouse
 
@@ -52,14 +52,14 @@ class Commands:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", FORMATS)
-def test_p5_a_table_equals_its_topic_after_its_runner_was_killed_three_times(
+def test_a_table_equals_its_topic_after_its_runner_was_killed_three_times(
     spark: SparkSession, streamhouse: RunningStreamHouse, tmp_path: Path, kind: TableFormat
 ) -> None:
     ground = SparkGround(spark, streamhouse, tmp_path)
     commands = Commands(ground)
     location = str(tmp_path / "lake")
     commands.run(
-        *("create", "--topic", "orders", "--format", kind.value, "--path", location, "--partition-by", "day"),
+        *("create", "orders", "--from", "orders", "--format", kind.value, "--path", location, "--partition-by", "day"),
         *("--trigger", "1s", "--dead-letters", "dead"),
     )
     (listed,) = json.loads(commands.run("list", "--output", "json"))
@@ -79,7 +79,7 @@ def test_p5_a_table_equals_its_topic_after_its_runner_was_killed_three_times(
             os.killpg(runner.pid, signal.SIGKILL)
             runner.wait()
     commands.run("run", "--once", "--master", "local[2]", "--fast-start")
-    stored = TableService(ground.place).get("orders")
+    stored = Tables(ground.place).get("orders")
     ground.check_equal(stored)
     commands.run("compact", "orders")
     ground.check_equal(stored)
@@ -90,12 +90,14 @@ def test_p5_a_table_equals_its_topic_after_its_runner_was_killed_three_times(
         assert rows.group_by(["_partition", "_offset"]).aggregate([]).num_rows == rows.num_rows
 
 
-def test_p5_a_runner_ends_when_it_is_told_to_and_what_it_leaves_is_removed(
+def test_a_runner_ends_when_it_is_told_to_and_what_it_leaves_is_removed(
     spark: SparkSession, streamhouse: RunningStreamHouse, tmp_path: Path
 ) -> None:
     ground = SparkGround(spark, streamhouse, tmp_path)
     commands = Commands(ground)
-    commands.run("create", "--topic", "orders", "--format", "delta", "--trigger", "1s", "--dead-letters", "dead")
+    commands.run(
+        "create", "orders", "--from", "orders", "--format", "delta", "--trigger", "1s", "--dead-letters", "dead"
+    )
     ground.produce_json(0, 100)
     runner = commands.start_runner()
     try:

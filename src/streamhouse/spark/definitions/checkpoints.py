@@ -1,24 +1,33 @@
-"""Where a pipeline's checkpoint lies, and what Spark has written into it. Reads through Spark where it must.
+"""Where a query's checkpoint is, what Spark has written into it, and which checkpoints are obsolete.
 
     <root>/<pipeline>/<id>-<generation>-<fingerprint>/metadata        the query's id
-                                                      offsets/<n>     where batch n ends, one line for each source
+    <root>/tables/<table>/<id>-<generation>/          offsets/<n>     where batch n ends, one line for each source
 
-The fingerprint is of the SQL, the sources and the target: a pipeline whose SQL has changed gets another checkpoint, as
-Spark refuses, or misreads, the state of a different query. A checkpoint is a Hadoop file system's; what is on this
-machine is read directly, because a Spark job for it takes longer than most batches.
+The id is the definition's: a pipeline that is deleted and defined again under its name gets another checkpoint. So does
+one whose SQL, sources or target have changed, because Spark refuses or misreads the state of a different query; the
+fingerprint is made of these.
+
+A checkpoint is in a Hadoop file system. One on this machine is read directly, because a Spark job for that takes longer
+than most batches. Only directories named after the definition's id are removed. Old checkpoints on another file system
+(``hdfs:``, ``s3a:``) stay, because only Spark could remove them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+import shutil
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from streamhouse.core.errors import CorruptDocument
+from streamhouse.core.errors import CheckpointLost, CorruptDocument
+from streamhouse.spark.definitions.catalog import Kind
+from streamhouse.spark.definitions.progress import Batch, Position, Progress, SourcePosition, matches, position_of
 from streamhouse.spark.offsets import INITIAL, StreamOffset, read_stream_offset
-from streamhouse.spark.pipelines.catalog import StoredPipeline
-from streamhouse.spark.pipelines.progress import Batch, Position, Progress, SourcePosition, matches, position_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,15 +41,9 @@ ReadFile = Callable[[str], str | None]
 """A file's content by its path; None when there is none."""
 
 
-def checkpoint_directory(root: str, stored: StoredPipeline) -> str:
-    """Of all its generations."""
-    return f"{root.rstrip('/')}/{stored.name}"
-
-
-def checkpoint_path(root: str, stored: StoredPipeline) -> str:
-    """A pipeline deleted and defined anew under its name is another one, so its id is in the path."""
-    run = f"{id_in_path(stored.definition_id)}-{stored.generation}-{stored.spec.fingerprint()}"
-    return f"{checkpoint_directory(root, stored)}/{run}"
+def checkpoint_directory(root: str, kind: Kind[Any], name: str) -> str:
+    """The directory of all checkpoints of one definition, of every generation."""
+    return f"{root.rstrip('/')}/{kind.checkpoints}{name}"
 
 
 def id_in_path(definition_id: UUID) -> str:
@@ -48,7 +51,7 @@ def id_in_path(definition_id: UUID) -> str:
 
 
 def local_path_of(path: str) -> str | None:
-    """None when it does not lie on this machine."""
+    """The path on this machine; None for another file system."""
     if path.startswith(_FILE):
         return "/" + path.removeprefix(_FILE).lstrip("/")
     return None if ":" in path.split("/", 1)[0] else path
@@ -63,7 +66,7 @@ def file_reader(spark: SparkSession) -> ReadFile:
 
 
 def query_id(checkpoint: str, read: ReadFile) -> str | None:
-    """Of the query that the checkpoint belongs to; None when there is no checkpoint."""
+    """The id of the checkpoint's query; None when there is no checkpoint."""
     text = read(f"{checkpoint}/metadata")
     try:
         return None if text is None else str(json.loads(text)["id"])
@@ -72,8 +75,8 @@ def query_id(checkpoint: str, read: ReadFile) -> str | None:
 
 
 def is_of(progress: Progress | None, checkpoint: str, read: ReadFile) -> bool:
-    """Whether the checkpoint's query may go on where the target stands: it wrote the last rows there, or it was begun
-    from there and nothing has come of it yet. False when there is no checkpoint.
+    """True if the checkpoint's query may go on from the target's progress: it has written the target's last rows, or it
+    began there and has not written yet. False when there is no checkpoint.
     """
     known = query_id(checkpoint, read)
     if known is None or progress is None or progress.query_id == known:
@@ -83,8 +86,8 @@ def is_of(progress: Progress | None, checkpoint: str, read: ReadFile) -> bool:
     return matches(batch_of("", 0, checkpoint, 0, read).start, progress.position)
 
 
-def batch_of(spec_name: str, generation: int, checkpoint: str, batch_id: int, read: ReadFile) -> Batch:
-    """What Spark has planned for a batch: it writes that down before it runs it. Raises CorruptDocument."""
+def batch_of(owner: str, generation: int, checkpoint: str, batch_id: int, read: ReadFile) -> Batch:
+    """The batch as Spark has planned it. Spark writes the plan before it runs the batch. Raises CorruptDocument."""
     found = query_id(checkpoint, read)
     planned = read(f"{checkpoint}/offsets/{batch_id}")
     if found is None or planned is None:
@@ -96,7 +99,7 @@ def batch_of(spec_name: str, generation: int, checkpoint: str, batch_id: int, re
     starts: list[StreamOffset | None] = [None] * len(ends) if before is None else parse_offset_log(before)
     starts += [None] * (len(ends) - len(starts))
     return Batch(
-        pipeline=spec_name,
+        owner=owner,
         generation=generation,
         query_id=found,
         batch_id=batch_id,
@@ -151,6 +154,52 @@ def _read_by_spark(spark: SparkSession, path: str) -> str | None:
     except AnalysisException:  # no such path
         return None
     return None if not rows else str(rows[0][0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OldCheckpoint:
+    path: Path
+    generation: int
+
+
+def checkpoints_of(directory: str, definition_id: UUID) -> list[OldCheckpoint]:
+    """The checkpoints in ``directory``, the one of ``checkpoint_directory``, in order."""
+    place, named = local_path_of(directory), re.compile(rf"{id_in_path(definition_id)}-(\d+)(?:-[0-9a-f]+)?")
+    found: list[OldCheckpoint] = []
+    with suppress(OSError):
+        for path in [] if place is None else sorted(Path(place).iterdir()):
+            match = named.fullmatch(path.name)
+            if match is not None and path.is_dir() and not path.is_symlink():
+                found.append(OldCheckpoint(path=path, generation=int(match[1])))
+    return found
+
+
+def remove(checkpoints: Iterable[OldCheckpoint]) -> None:
+    """Also removes the directory that contains them, once it is empty."""
+    for checkpoint in checkpoints:
+        shutil.rmtree(checkpoint.path, ignore_errors=True)
+        with suppress(OSError):
+            checkpoint.path.parent.rmdir()
+
+
+def remove_former(directory: str, definition_id: UUID, generation: int) -> int:
+    """Remove those of earlier generations. Returns how many there were."""
+    former = [each for each in checkpoints_of(directory, definition_id) if each.generation < generation]
+    remove(former)
+    return len(former)
+
+
+def remove_one(spark: SparkSession, checkpoint: str) -> None:
+    """Raises CheckpointLost where neither this process nor Spark can remove it."""
+    place = local_path_of(checkpoint)
+    if place is not None:
+        shutil.rmtree(place, ignore_errors=True)
+        return
+    if not hasattr(spark, "_jsparkSession"):
+        raise CheckpointLost(f"the checkpoint {checkpoint} does not belong to the target's rows", hint="delete it")
+    jvm, configuration = spark._jvm, spark._jsparkSession.sessionState().newHadoopConf()
+    path = jvm.org.apache.hadoop.fs.Path(checkpoint)  # type: ignore[union-attr]
+    path.getFileSystem(configuration).delete(path, True)
 
 
 _EMPTY: Final = SourcePosition(offsets={}, topic_ids={})

@@ -1,12 +1,12 @@
-"""Which batch counts: what a target remembers of its pipeline, and what that says of a batch that arrives. Pure.
+"""Which batch a target writes, skips or refuses. Pure.
 
-A target keeps one ``Progress``, changed together with the rows: up to where in its sources the rows in it come from.
-A batch may be written exactly if it begins where the target stands. That alone makes replays, killed runners, two
-runners at a time, restored checkpoints and fresh ones safe:
+A target keeps one ``Progress`` and changes it in the same commit as the rows. The progress says how far into its
+sources the rows reach. A batch is written only if it begins exactly there. This one rule makes replays, killed runners,
+two runners at a time, restored checkpoints and new checkpoints safe:
 
     begins where the target stands         write it
-    is the very batch written last         it is a replay: skip it
-    anything else                          refuse: rows would be doubled or left out
+    is the batch that was written last     skip it: this is a replay
+    anything else                          refuse it: rows would be doubled or missing
 
     spark's checkpoint                     target
     batch 7: [120, 150)          ──►       120   write, now 150
@@ -50,7 +50,7 @@ Position = tuple[SourcePosition, ...]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     generation: int
-    """Of the pipeline: --reset begins a new one, which owes nothing to those before."""
+    """Of the definition. ``--reset`` begins a new generation, for which earlier progress does not count."""
     query_id: str
     batch_id: int
     position: Position
@@ -71,7 +71,8 @@ class Progress:
 class Batch:
     """A micro-batch, by what it reads."""
 
-    pipeline: str
+    owner: str
+    """The pipeline or table, for messages: "pipeline orders"."""
     generation: int
     query_id: str
     batch_id: int
@@ -79,7 +80,7 @@ class Batch:
     end: Position
 
     def __str__(self) -> str:
-        return f"batch {self.batch_id} of the pipeline {self.pipeline}"
+        return f"batch {self.batch_id} of the {self.owner}"
 
     @property
     def done(self) -> Progress:
@@ -115,11 +116,11 @@ def read_progress(text: str) -> Progress:
 def decide(stored: Progress | None, batch: Batch) -> Verdict:
     """What is to be done with ``batch``. Raises BatchRegressed."""
     if stored is not None and stored.generation > batch.generation:
-        raise _refused(batch, "the pipeline was reset meanwhile", hint="stop this runner: it runs an old definition")
+        raise _refused(batch, "the definition was reset meanwhile", hint="stop this runner: it runs an old definition")
     if stored is None or stored.generation < batch.generation:
         if batch.batch_id == 0:
             return Verdict.WRITE
-        raise _refused(batch, "the target knows nothing of the batches before it")
+        raise _refused(batch, "the target does not have the batches before it")
     if (stored.query_id, stored.batch_id) == (batch.query_id, batch.batch_id):
         if matches(stored.position, batch.end):
             return Verdict.SKIP
@@ -156,6 +157,5 @@ def _refused(batch: Batch, why: str, *, hint: str | None = None) -> BatchRegress
     return BatchRegressed(
         f"{batch} was refused: {why}",
         hint=hint
-        or "a checkpoint was restored or lost; `streamhouse pipeline start --reset` begins anew, after you have "
-        "emptied the target",
+        or "a checkpoint was restored or lost; `start --reset` begins anew, after you have emptied the target",
     )

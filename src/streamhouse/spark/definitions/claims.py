@@ -1,22 +1,27 @@
-"""Which process runs a definition, where several look at the same ones.
+"""Which runner runs a definition, when several runners read the same definitions.
 
-It is scheduling: that no batch is written twice is for the targets to see to. A claim expires when its holder is
-killed, and another takes over; where both are on one machine, at once.
+A claim is scheduling, not safety: the targets themselves make sure that no batch is written twice. A claim expires when
+its owner is killed. Then another runner takes over. A runner on the same machine need not wait: the owner's id contains
+its process id, so it can see that the process has ended.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from typing import Final
+import os
+import socket
+from pathlib import Path
+from typing import Any, Final
 from uuid import UUID
 
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import Conflict, StreamHouseError
+from streamhouse.core.randomness import Randomness
 from streamhouse.spark.connection import Connection
-from streamhouse.spark.pipelines.identity import is_surely_gone
-from streamhouse.spark.pipelines.supervised import Stored
+from streamhouse.spark.definitions.catalog import Stored
 
-LOG: Final = logging.getLogger("streamhouse.pipelines")
+LOG: Final = logging.getLogger("streamhouse.definitions")
 
 _TTL_MS: Final = 15_000
 _RENEW_MS: Final = 3_000
@@ -26,8 +31,8 @@ def claim_name(kind: str, definition_id: UUID) -> str:
     return f"{kind}/{definition_id.hex}"
 
 
-def check_unclaimed(connection: Connection, kind: str, stored: Stored) -> None:
-    """What is deleted must not be written to any more. Raises Conflict."""
+def check_unclaimed(connection: Connection, kind: str, stored: Stored[Any]) -> None:
+    """Raises Conflict while a runner may still write for a definition that is about to be deleted."""
 
     async def owners() -> list[str]:
         claims = await (await connection.metadata()).list_claims(claim_name(kind, stored.definition_id))
@@ -37,22 +42,22 @@ def check_unclaimed(connection: Connection, kind: str, stored: Stored) -> None:
     if found:
         raise Conflict(
             f"a runner ({found[0].partition('/')[0]}) still has the {kind} {stored.name}",
-            hint="it lets go when it has stopped it; try again in a moment",
+            hint="it releases it when the query has stopped; try again in a moment",
         )
 
 
 class Claims:
-    """Of one runner, whose id is ``owner``."""
+    """The claims of one runner, whose id is ``owner``."""
 
     def __init__(self, connection: Connection, *, owner: str, clock: Clock) -> None:
         self._connection = connection
         self._owner = owner
         self._clock = clock
         self._until_ms: dict[str, int] = {}
-        """Until when each is surely ours, on the boot clock."""
+        """By the boot clock, how long each claim is valid at least."""
 
     def hold(self, name: str) -> bool:
-        """Renewed well before it expires; what the store does not confirm counts as long as it surely holds."""
+        """Take or renew a claim; True while it is ours. If the store does not answer, it counts until it expires."""
         now_ms = self._clock.boot_ms()
         until_ms = self._until_ms.get(name, 0)
         if until_ms - now_ms > _TTL_MS - _RENEW_MS:
@@ -73,7 +78,7 @@ class Claims:
             self._connection.run(self._release(name))
 
     async def _acquire(self, name: str) -> str:
-        """The owner. What a process of this machine held that has ended need not expire first."""
+        """Returns the owner. A claim of a process of this machine that has ended is released first."""
         metadata = await self._connection.metadata()
         owner = (await metadata.acquire_claim(name, owner=self._owner, ttl_ms=_TTL_MS)).owner
         if owner != self._owner and is_surely_gone(owner):
@@ -83,3 +88,31 @@ class Claims:
 
     async def _release(self, name: str) -> None:
         await (await self._connection.metadata()).release_claim(name, owner=self._owner)
+
+
+def runner_id(randomness: Randomness) -> str:
+    """``host/pid/where/random``. ``where`` is the boot and the process namespace: containers may share a host name."""
+    return f"{socket.gethostname()}/{os.getpid()}/{_where()}/{randomness.uuid().hex[:8]}"
+
+
+def is_surely_gone(runner: str) -> bool:
+    """True if the process of a runner id has ended. False if that cannot be seen from here."""
+    parts = runner.split("/")
+    where = _where()
+    if len(parts) != 4 or not where or parts[0] != socket.gethostname() or parts[2] != where or not parts[1].isdigit():
+        return False
+    try:
+        os.kill(int(parts[1]), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False
+
+
+def _where() -> str:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return hashlib.sha256(f"{boot} {os.readlink('/proc/self/ns/pid')}".encode()).hexdigest()[:12]
+    except OSError:
+        return ""

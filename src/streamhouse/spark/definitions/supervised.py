@@ -1,5 +1,6 @@
-"""One pipeline, or table, under a runner's eyes: started, watched, started again after a pause, stopped. Knows no
-Spark: what starts and stops a query is given, and may block, so it runs in threads.
+"""One definition and its query: start it, watch it, start it again after a pause, stop it.
+
+Knows no Spark. What starts and stops a query is passed in, and may block, so it runs in threads. ``step`` never blocks.
 
                  wanted, pause over                 started
     (nothing) ──────────────────────► starting ────────────────► running ──┐ not wanted, or another definition
@@ -11,18 +12,17 @@ Spark: what starts and stops a query is given, and may block, so it runs in thre
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import replace
-from typing import Any, Final, Generic, Protocol, TypeVar
-from uuid import UUID
+from typing import Any, Final, Generic, Protocol
 
 from streamhouse.core.clock import Clock
 from streamhouse.metadata.contract import WantedState
-from streamhouse.spark.pipelines.backoff import failures_after, pause_ms
-from streamhouse.spark.pipelines.reports import Report, State, lag_of, read_report
+from streamhouse.spark.definitions.catalog import S, Stored
+from streamhouse.spark.definitions.reports import Report, State, lag_of, read_report
 
-LOG: Final = logging.getLogger("streamhouse.pipelines")
+LOG: Final = logging.getLogger("streamhouse.definitions")
 
 
 class Running(Protocol):
@@ -37,38 +37,29 @@ class Running(Protocol):
     def stop(self) -> None: ...
 
 
-class Stored(Protocol):
-    """What the metadata store keeps of whatever a runner runs."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def definition_id(self) -> UUID: ...
-    @property
-    def wanted(self) -> WantedState: ...
-    @property
-    def report(self) -> str: ...
-    @property
-    def run_key(self) -> Hashable:
-        """The same for two that run alike. Wanting changes nothing about that; deleting and defining anew does."""
-        ...
-
-    @property
-    def ends(self) -> bool:
-        """It reads what there is, and that is all."""
-        ...
-
-
-S = TypeVar("S", bound=Stored)
 Explain = Callable[[BaseException], str]
+
+FIRST_PAUSE_MS: Final = 1_000
+LONGEST_PAUSE_MS: Final = 60_000
+HEALTHY_MS: Final = 60_000
+"""After a query ran for this long, its next failure counts as the first."""
+
+
+def pause_ms(failures: int) -> int:
+    """The pause before the next start, after so many failures in a row."""
+    return min(LONGEST_PAUSE_MS, FIRST_PAUSE_MS << min(failures - 1, 10)) if failures > 0 else 0
+
+
+def failures_after(failures: int, ran_ms: int) -> int:
+    return 1 if ran_ms >= HEALTHY_MS else failures + 1
 
 
 class Supervised(Generic[S]):
     def __init__(
         self,
-        stored: S,
+        stored: Stored[S],
         *,
-        start: Callable[[S], Running],
+        start: Callable[[Stored[S]], Running],
         explain: Explain,
         starts: Executor,
         stops: Executor,
@@ -76,7 +67,7 @@ class Supervised(Generic[S]):
         runner: str,
         once: bool = False,
     ) -> None:
-        """``once``: it ends whatever its definition says."""
+        """``once``: the query ends by itself, whatever its definition says."""
         self.stored = stored
         self.report = Report(runner=runner, events=read_report(stored.report).events)
         self._start = start
@@ -88,11 +79,11 @@ class Supervised(Generic[S]):
         self._running: Running | None = None
         self._stopping: Future[None] | None = None
         self._once = once
-        self._runs: S | None = None
+        self._runs: Stored[S] | None = None
         """The definition that was started."""
-        self._finished: S | None = None
+        self._finished: Stored[S] | None = None
         self.refusal: BaseException | None = None
-        """What it did not start with, if it failed so."""
+        """The error of the last start, if it failed."""
         self._started_ms = 0
         self._retry_ms = 0
         self._counted_batch: tuple[str, int] | None = None
@@ -103,11 +94,11 @@ class Supervised(Generic[S]):
 
     @property
     def has_finished(self) -> bool:
-        """It read what there was, as its definition asks."""
+        """True when the query has read what there was, as its definition or ``once`` asks."""
         return self._finished is not None and self._finished.run_key == self.stored.run_key
 
-    def step(self, stored: S, *, may_run: bool) -> None:
-        """Look, and do the next thing. Never blocks."""
+    def step(self, stored: Stored[S], *, may_run: bool) -> None:
+        """Look at the query and do the next thing. Never blocks."""
         is_new = stored.run_key != self.stored.run_key
         self.stored = stored
         if is_new:

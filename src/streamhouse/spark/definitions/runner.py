@@ -1,5 +1,7 @@
-"""Keeps wanted pipelines, or tables, running: looks at the definitions twice a second, and gives each what it needs
-next. Several runners may look at the same definitions; a claim decides who runs which.
+"""Keeps wanted definitions running. Reads the definitions twice a second and gives each its next step.
+
+Several runners may read the same definitions. Each runs those whose claim it holds (claims.py). A definition that this
+runner has claimed has a ``Supervised`` here, until its query has stopped and the claim is released.
 """
 
 from __future__ import annotations
@@ -10,29 +12,31 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Generic, Protocol
+from typing import Final, Generic
 
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import StreamHouseError
-from streamhouse.metadata.contract import MetadataStore, WantedState
+from streamhouse.core.randomness import Randomness
+from streamhouse.metadata.contract import WantedState
 from streamhouse.spark.connection import Connection
-from streamhouse.spark.pipelines.claims import Claims, claim_name
-from streamhouse.spark.pipelines.reports import Report, State
-from streamhouse.spark.pipelines.supervised import Explain, Running, S, Supervised
+from streamhouse.spark.definitions.catalog import Catalog, Kind, S, Stored
+from streamhouse.spark.definitions.claims import Claims, claim_name
+from streamhouse.spark.definitions.reports import Report, State
+from streamhouse.spark.definitions.supervised import Explain, Running, Supervised
 
-LOG: Final = logging.getLogger("streamhouse.pipelines")
+LOG: Final = logging.getLogger("streamhouse.definitions")
 
 _TICK_S: Final = 0.5
 _REPORT_MS: Final = 3_000
 _STARTS_AT_ONCE: Final = 1
-"""Starting is the driver's own work: with two at a time both are late, and Spark gives up on its Python processes."""
+"""A start keeps the driver busy. With two at a time, Spark's timeout for its Python processes expires."""
 _STOPS_AT_ONCE: Final = 4
 _STOP_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """A pipeline as the terminal shows it."""
+    """A definition as the terminal shows it."""
 
     name: str
     report: Report
@@ -41,39 +45,31 @@ class Shown:
 Show = Callable[[list[Shown]], None]
 
 
-class Definitions(Protocol[S]):
-    """Where they are kept."""
-
-    async def list(self) -> Sequence[S]: ...
-    async def want(self, name: str, wanted: WantedState) -> object: ...
-    async def report(self, stored: S, report: str, /) -> object: ...
-
-
 class Runner(Generic[S]):
     def __init__(
         self,
         connection: Connection,
         *,
-        kind: str,
-        definitions: Callable[[MetadataStore], Definitions[S]],
-        start: Callable[[S], Running],
+        kind: Kind[S],
+        start: Callable[[Stored[S]], Running],
         explain: Explain,
         runner_id: str,
         clock: Clock,
+        randomness: Randomness,
         only: Collection[str] = (),
-        takes: Callable[[S], bool] = lambda stored: True,
+        takes: Callable[[Stored[S]], bool] = lambda stored: True,
         once: bool = False,
         show: Show = lambda shown: None,
         healthy: Callable[[], bool] = lambda: True,
-        beside: Callable[[Sequence[S]], None] = lambda everything: None,
+        beside: Callable[[Sequence[Stored[S]]], None] = lambda everything: None,
         tick_s: float = _TICK_S,
     ) -> None:
-        """``only`` are names; without them each is taken that it ``takes``. ``once``: each reads what there is, stays
-        wanted, and one that fails ends the run. ``beside`` sees all definitions at every look.
+        """``service.Service.run`` explains the parameters. ``takes`` says whether this runner runs a definition that
+        ``only`` does not name.
         """
         self._connection = connection
         self._kind = kind
-        self._definitions = definitions
+        self._randomness = randomness
         self._start = start
         self._explain = explain
         self._id = runner_id
@@ -92,19 +88,19 @@ class Runner(Generic[S]):
         self._reported: dict[str, tuple[int, str]] = {}
 
     def run(self, stopping: threading.Event, *, until_idle: bool = False) -> bool:
-        """Until ``stopping``, or, with ``until_idle``, until nothing is wanted any more. False when Spark is gone.
-        Raises StreamHouseError with ``once`` only.
+        """Run until ``stopping`` is set, or, with ``until_idle``, until nothing is wanted. False when Spark has died.
+        Raises StreamHouseError only with ``once``.
         """
         try:
             while not stopping.is_set():
                 try:
                     busy = self._tick()
-                except StreamHouseError as error:  # the metadata store is away: what runs goes on
+                except StreamHouseError as error:  # the metadata store does not answer: queries go on
                     if self._once:
                         raise
                     LOG.warning("%s", error)
                     busy = True
-                except Exception:  # whatever Spark's client raises when Spark is gone
+                except Exception:  # Spark's client has no common class for a dead JVM
                     if self._healthy():
                         raise
                 if not self._healthy():
@@ -119,7 +115,7 @@ class Runner(Generic[S]):
             self._end()
 
     def _tick(self) -> bool:
-        """Whether anything is wanted or still under way."""
+        """One look at everything. True while anything is wanted or has not stopped."""
         everything = self._connection.run(self._list())
         self._claims.hold(self._own_claim)
         self._beside(everything)
@@ -137,7 +133,7 @@ class Runner(Generic[S]):
             busy = self._step(name, known, stored) or busy
         return busy
 
-    def _step(self, name: str, known: Supervised[S], stored: S | None) -> bool:
+    def _step(self, name: str, known: Supervised[S], stored: Stored[S] | None) -> bool:
         may_run = stored is not None and stored.definition_id == known.stored.definition_id
         if may_run and not known.has_finished:
             assert stored is not None
@@ -163,7 +159,7 @@ class Runner(Generic[S]):
                 raise known.refusal
             raise StreamHouseError(f"{known.stored.name}: {known.report.error}")
 
-    def _supervise(self, stored: S) -> Supervised[S]:
+    def _supervise(self, stored: Stored[S]) -> Supervised[S]:
         return Supervised(
             stored,
             start=self._start,
@@ -175,15 +171,15 @@ class Runner(Generic[S]):
             once=self._once,
         )
 
-    def _is_mine(self, stored: S) -> bool:
+    def _is_mine(self, stored: Stored[S]) -> bool:
         return stored.name in self._only if self._only else self._takes(stored)
 
     @property
     def _own_claim(self) -> str:
-        return runners_claim(self._kind) + self._id
+        return runners_claim(self._kind.name) + self._id
 
-    def _hold(self, stored: S) -> bool:
-        return self._claims.hold(claim_name(self._kind, stored.definition_id))
+    def _hold(self, stored: Stored[S]) -> bool:
+        return self._claims.hold(claim_name(self._kind.name, stored.definition_id))
 
     def _report(self, known: Supervised[S]) -> None:
         text = known.report.to_json()
@@ -197,17 +193,17 @@ class Runner(Generic[S]):
     def _release(self, known: Supervised[S]) -> None:
         self._report(known)
         self._reported.pop(known.stored.name, None)
-        self._claims.release(claim_name(self._kind, known.stored.definition_id))
+        self._claims.release(claim_name(self._kind.name, known.stored.definition_id))
 
     def _let_go(self) -> None:
-        """Spark is gone, and every query with it. Whoever comes next need not wait for the claims to expire."""
+        """Spark has died with every query. Release the claims, so that the next runner need not wait."""
         for known in self._watched.values():
             with suppress(StreamHouseError):
                 self._release(known)
         self._watched.clear()
 
     def _end(self) -> None:
-        """Stop what runs, within a bound: whatever is left behind is resumed by the next runner."""
+        """Stop all queries within a time limit. The next runner resumes what is left."""
         until_ms = self._clock.boot_ms() + int(_STOP_S * 1000)
         waiting = threading.Event()
         while self._watched and self._clock.boot_ms() < until_ms:
@@ -226,26 +222,26 @@ class Runner(Generic[S]):
         self._starts.shutdown(wait=False, cancel_futures=True)
         self._stops.shutdown(wait=False, cancel_futures=True)
 
-    # What the store is asked.
+    # Calls to the metadata store.
 
-    async def _open(self) -> Definitions[S]:
-        return self._definitions(await self._connection.metadata())
+    async def _open(self) -> Catalog[S]:
+        return Catalog(await self._connection.metadata(), self._kind, self._randomness)
 
-    async def _list(self) -> Sequence[S]:
+    async def _list(self) -> Sequence[Stored[S]]:
         return await (await self._open()).list()
 
     async def _want_stopped(self, name: str) -> None:
         await (await self._open()).want(name, WantedState.STOPPED)
 
-    async def _send_report(self, stored: S, text: str) -> None:
+    async def _send_report(self, stored: Stored[S], text: str) -> None:
         await (await self._open()).report(stored, text)
 
 
 def runners_claim(kind: str) -> str:
-    """Begins the names of claims that only say that a runner is there."""
+    """The prefix of claims that only say that a runner exists."""
     return f"{kind}-runner/"
 
 
 def _state_of(report: str) -> str:
-    """What is told at once; the rest can wait."""
+    """The part of a report that is sent at once when it changes: everything but the counters."""
     return report.partition('"batch"')[0] + report.partition('"events"')[2]

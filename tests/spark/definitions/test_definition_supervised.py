@@ -15,20 +15,20 @@ import pytest
 from fake_queries import FakeQuery
 
 from streamhouse.core.clock import ManualClock, SystemClock
-from streamhouse.core.errors import DefinitionNotFound, InvalidSetting
+from streamhouse.core.errors import Conflict, DefinitionNotFound, InvalidSetting
 from streamhouse.core.randomness import SystemRandomness
 from streamhouse.metadata.contract import WantedState
 from streamhouse.spark.connection import Connection, connect
-from streamhouse.spark.pipelines.backoff import HEALTHY_MS, LONGEST_MS, failures_after, pause_ms
-from streamhouse.spark.pipelines.catalog import Catalog, StoredPipeline
-from streamhouse.spark.pipelines.isolated import IsolatedRunners, isolated_reports
+from streamhouse.spark.definitions.catalog import Stored
+from streamhouse.spark.definitions.reports import MAX_EVENTS, Report, State, lag_of, read_report
+from streamhouse.spark.definitions.runner import Runner, Shown
+from streamhouse.spark.definitions.service import Place
+from streamhouse.spark.definitions.supervised import HEALTHY_MS, LONGEST_PAUSE_MS, Supervised, failures_after, pause_ms
+from streamhouse.spark.pipelines.catalog import PIPELINES, StoredPipeline
+from streamhouse.spark.pipelines.isolated import IsolatedRunners
 from streamhouse.spark.pipelines.parsing import load_pipeline
-from streamhouse.spark.pipelines.place import Place
-from streamhouse.spark.pipelines.reports import MAX_EVENTS, Report, State, lag_of, read_report
-from streamhouse.spark.pipelines.runner import Runner, Shown
 from streamhouse.spark.pipelines.service import Pipelines
 from streamhouse.spark.pipelines.spec import PipelineSpec
-from streamhouse.spark.pipelines.supervised import Supervised
 from streamhouse.spark.pipelines.yaml_file import WantedPipeline
 from streamhouse.testing.plugin import RunningStreamHouse
 
@@ -49,16 +49,12 @@ def spec(**changes: Any) -> PipelineSpec:
 
 
 def stored(**changes: Any) -> StoredPipeline:
-    whole = StoredPipeline(
+    whole = Stored(
         spec=spec(),
         generation=0,
         definition_id=uuid.UUID(int=1),
         version=1,
         wanted=WantedState.RUNNING,
-        created_at_ms=0,
-        updated_at_ms=0,
-        report="",
-        report_at_ms=0,
     )
     return replace(whole, **changes)
 
@@ -104,7 +100,7 @@ def test_a_failed_pipeline_is_started_again_after_ever_longer_pauses() -> None:
 
 def test_pauses_have_a_bound() -> None:
     assert [pause_ms(number) for number in (0, 1, 2, 3)] == [0, 1_000, 2_000, 4_000]
-    assert pause_ms(1_000_000) == LONGEST_MS
+    assert pause_ms(1_000_000) == LONGEST_PAUSE_MS
     assert failures_after(3, 10) == 4
 
 
@@ -201,8 +197,8 @@ class Ran:
         self.stopping = threading.Event()
         runner = Runner(
             connection,
-            kind="pipeline",
-            definitions=lambda metadata: Catalog(metadata, SystemRandomness()),
+            kind=PIPELINES,
+            randomness=SystemRandomness(),
             start=self._start,
             explain=str,
             runner_id=name,
@@ -220,7 +216,7 @@ class Ran:
         self.queries[stored.name] = query = FakeQuery()
         return query
 
-    def _run(self, runner: Runner[StoredPipeline]) -> None:
+    def _run(self, runner: Runner[PipelineSpec]) -> None:
         self.went_well = runner.run(self.stopping)
 
     def _show(self, shown: list[Shown]) -> None:
@@ -256,7 +252,7 @@ def test_a_runner_runs_what_is_wanted_and_only_one_runner_does(pipelines: Pipeli
     first.wait(lambda states: "one" not in states)
     assert first.queries["one"].stops == 1
     assert read_report(pipelines.get("one").report).state is State.STOPPED
-    with pytest.raises(InvalidSetting, match="stop it first"):
+    with pytest.raises(Conflict, match="stop it first"):
         pipelines.delete("two")
     first.stop()
     second.stop()
@@ -288,6 +284,39 @@ def test_a_runner_whose_spark_has_died_says_so_and_lets_go_at_once(pipelines: Pi
     second.wait(lambda states: states == {"one": State.RUNNING})
     second.stop()
     assert second.went_well is True
+
+
+class AtTheEnd(Pipelines):
+    """Its queries have read everything when they are looked at."""
+
+    def start_query(self, spark: Any, stored: StoredPipeline, *, once: bool) -> FakeQuery:
+        query = FakeQuery()
+        query.is_active = False
+        return query
+
+
+class NoApplication:
+    def session_for(self, pool: str) -> None:
+        return None
+
+    def is_alive(self) -> bool:
+        return True
+
+
+def test_once_runs_isolated_pipelines_too_and_leaves_all_of_them_started(pipelines: Pipelines) -> None:
+    at_the_end = AtTheEnd(pipelines.place)
+    for name, isolated in (("one", False), ("two", True)):
+        pipelines.create(spec(name=name, isolated=isolated), WantedState.RUNNING)
+    ended: list[bool] = []
+    run = threading.Thread(
+        target=lambda: ended.append(at_the_end.run(NoApplication(), threading.Event(), once=True)),  # type: ignore[arg-type]
+        daemon=True,
+    )
+    run.start()
+    run.join(60)
+    assert ended == [True]
+    for stored in pipelines.list():
+        assert (read_report(stored.report).state, stored.wanted) == (State.FINISHED, WantedState.RUNNING)
 
 
 def test_applying_a_file_twice_changes_nothing_the_second_time(pipelines: Pipelines) -> None:
@@ -335,5 +364,5 @@ def test_what_an_isolated_pipeline_s_process_says_is_told_line_by_line() -> None
         runners.look([long, short])
         with heard:
             heard.wait(0.05)
-    assert [each.name for each in isolated_reports([long, short, stored()])] == ["long", "short"]
+    assert [each.name for each in runners.reports([long, short, stored()])] == ["long", "short"]
     runners.stop()

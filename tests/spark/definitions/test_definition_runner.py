@@ -18,23 +18,22 @@ from streamhouse.core.errors import Conflict, DefinitionNotFound, InvalidSetting
 from streamhouse.core.randomness import SystemRandomness
 from streamhouse.metadata.contract import WantedState
 from streamhouse.spark.connection import connect
-from streamhouse.spark.pipelines.backoff import LONGEST_MS, pause_ms
-from streamhouse.spark.pipelines.place import Place
-from streamhouse.spark.pipelines.reports import Report, State, read_report
-from streamhouse.spark.pipelines.runner import Runner, Shown
-from streamhouse.spark.tables.catalog import KIND, StoredTable, Tables
-from streamhouse.spark.tables.service import TableService, storage_of
-from streamhouse.spark.tables.spec import TableSpec, ValueFormat, ValueSpec
+from streamhouse.spark.definitions.reports import Report, State, read_report
+from streamhouse.spark.definitions.runner import Runner, Shown
+from streamhouse.spark.definitions.service import Place
+from streamhouse.spark.definitions.supervised import LONGEST_PAUSE_MS, pause_ms
+from streamhouse.spark.tables.service import Tables, storage_of
+from streamhouse.spark.tables.spec import TABLES, StoredTable, TableSpec, ValueFormat, ValueSpec
 from streamhouse.testing.plugin import RunningStreamHouse
 
 PATIENCE_S = 60
 
 
 @pytest.fixture
-def service(streamhouse: RunningStreamHouse, tmp_path: Path) -> TableService:
+def service(streamhouse: RunningStreamHouse, tmp_path: Path) -> Tables:
     streamhouse.run(streamhouse.api.create_topic("orders", 1))
     options = {"dataDir": str(streamhouse.api.settings.data_dir)}
-    made = TableService(Place(address_options=options, checkpoints=str(tmp_path / "checkpoints")))
+    made = Tables(Place(address_options=options, checkpoints=str(tmp_path / "checkpoints")))
     made.create(spec("orders", tmp_path), WantedState.RUNNING)
     return made
 
@@ -48,7 +47,7 @@ def spec(name: str, directory: Path, **more: object) -> TableSpec:
 class Ran:
     """A runner, with queries that are not Spark's and a clock that is moved by hand."""
 
-    def __init__(self, service: TableService, *, once: bool = False, name: str = "r") -> None:
+    def __init__(self, service: Tables, *, once: bool = False, name: str = "r") -> None:
         self.queries: list[FakeQuery] = []
         self.started: list[StoredTable] = []
         self.refuses: Exception | None = None
@@ -58,11 +57,10 @@ class Ran:
         self._changed = threading.Condition()
         self._shown: list[Shown] = []
         self._looks = 0
-        randomness = SystemRandomness()
         self.runner = Runner(
             connect(service.place.address),
-            kind=KIND,
-            definitions=lambda metadata: Tables(metadata, randomness),
+            kind=TABLES,
+            randomness=SystemRandomness(),
             start=self._start,
             explain=str,
             runner_id=name,
@@ -124,13 +122,13 @@ class Ran:
 
 
 @pytest.fixture
-def ran(service: TableService) -> Iterator[Ran]:
+def ran(service: Tables) -> Iterator[Ran]:
     started = Ran(service).begin()
     yield started
     started.end()
 
 
-def claims(service: TableService) -> list[str]:
+def claims(service: Tables) -> list[str]:
     async def owners() -> list[str]:
         metadata = await connect(service.place.address).metadata()
         return [claim.name for claim in await metadata.list_claims("table")]
@@ -138,7 +136,7 @@ def claims(service: TableService) -> list[str]:
     return connect(service.place.address).run(owners())
 
 
-def test_a_table_that_fails_is_started_again_after_ever_longer_pauses(service: TableService, ran: Ran) -> None:
+def test_a_table_that_fails_is_started_again_after_ever_longer_pauses(service: Tables, ran: Ran) -> None:
     ran.wait_state(State.RUNNING)
     for failures in range(1, 4):
         ran.queries[-1].fail("no luck")
@@ -156,18 +154,18 @@ def test_a_table_that_fails_is_started_again_after_ever_longer_pauses(service: T
     assert read_report(service.get("orders").report).events[-1].what.startswith("started")
 
 
-def test_what_does_not_start_is_reported_and_tried_again(service: TableService) -> None:
+def test_what_does_not_start_is_reported_and_tried_again(service: Tables) -> None:
     ran = Ran(service)
     ran.refuses = InvalidSetting("no such column")
     ran.begin()
     assert ran.wait_state(State.FAILED).error == "no such column"
     ran.refuses = None
-    ran.clock.advance(LONGEST_MS)
+    ran.clock.advance(LONGEST_PAUSE_MS)
     ran.wait_state(State.RUNNING)
     ran.end()
 
 
-def test_a_table_that_is_stopped_stops_and_one_that_is_wanted_again_goes_on(service: TableService, ran: Ran) -> None:
+def test_a_table_that_is_stopped_stops_and_one_that_is_wanted_again_goes_on(service: Tables, ran: Ran) -> None:
     ran.wait_state(State.RUNNING)
     service.want("orders", WantedState.STOPPED)
     ran.wait(lambda reports: not reports)
@@ -179,29 +177,24 @@ def test_a_table_that_is_stopped_stops_and_one_that_is_wanted_again_goes_on(serv
     assert len(ran.queries) == 2
 
 
-def test_a_definition_that_changes_while_it_runs_is_run_as_it_is_now(service: TableService, ran: Ran) -> None:
+def test_a_definition_that_changes_while_it_runs_is_run_as_it_is_now(service: Tables, ran: Ran) -> None:
     ran.wait_state(State.RUNNING)
     service.want("orders", WantedState.RUNNING, reset=True)
     ran.wait(lambda reports: len(ran.started) == 2)
     assert ran.queries[0].stops == 1
-    assert [stored.spec.generation for stored in ran.started] == [1, 2]
+    assert [stored.generation for stored in ran.started] == [1, 2]
     service.want("orders", WantedState.RUNNING)
     ran.wait_state(State.RUNNING)
     assert len(ran.started) == 2
 
 
-def test_a_definition_that_is_deleted_while_it_runs_and_made_anew(
-    service: TableService, ran: Ran, tmp_path: Path
-) -> None:
+def test_a_definition_that_is_deleted_while_it_runs_and_made_anew(service: Tables, ran: Ran, tmp_path: Path) -> None:
     ran.wait_state(State.RUNNING)
     first = service.get("orders")
-    with pytest.raises(Conflict, match="is to run"):
+    with pytest.raises(Conflict, match="is running"):
         service.delete("orders", data=False)
 
-    async def delete() -> None:
-        await Tables(await connect(service.place.address).metadata(), SystemRandomness()).delete(first)
-
-    connect(service.place.address).run(delete())
+    service.ask(lambda catalog: catalog.delete(first))
     ran.wait(lambda reports: not reports)
     assert ran.queries[0].stops == 1
     with pytest.raises(DefinitionNotFound):
@@ -211,7 +204,7 @@ def test_a_definition_that_is_deleted_while_it_runs_and_made_anew(
     assert ran.started[-1].definition_id != first.definition_id
 
 
-def test_one_that_a_runner_still_has_is_not_deleted(service: TableService, ran: Ran) -> None:
+def test_one_that_a_runner_still_has_is_not_deleted(service: Tables, ran: Ran) -> None:
     ran.wait_state(State.RUNNING)
     release = threading.Event()
     stop = ran.queries[0].stop
@@ -225,7 +218,7 @@ def test_one_that_a_runner_still_has_is_not_deleted(service: TableService, ran: 
     assert service.list() == []
 
 
-def test_only_one_of_two_runners_runs_a_table_and_the_other_takes_over(service: TableService, ran: Ran) -> None:
+def test_only_one_of_two_runners_runs_a_table_and_the_other_takes_over(service: Tables, ran: Ran) -> None:
     ran.wait_state(State.RUNNING)
     second = Ran(service, name="s").begin()
     second.wait_looks(3)
@@ -236,7 +229,7 @@ def test_only_one_of_two_runners_runs_a_table_and_the_other_takes_over(service: 
     assert claims(service) == []
 
 
-def test_a_runner_that_is_told_to_end_stops_its_queries_and_lets_go(service: TableService) -> None:
+def test_a_runner_that_is_told_to_end_stops_its_queries_and_lets_go(service: Tables) -> None:
     """By SIGTERM, as service managers do, and by Ctrl-C."""
     for number in (signal.SIGTERM, signal.SIGINT):
         kept = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
@@ -257,7 +250,7 @@ def test_a_runner_that_is_told_to_end_stops_its_queries_and_lets_go(service: Tab
         assert service.get("orders").wanted is WantedState.RUNNING
 
 
-def test_once_reads_what_there_is_and_leaves_the_table_wanted(service: TableService, tmp_path: Path) -> None:
+def test_once_reads_what_there_is_and_leaves_the_table_wanted(service: Tables, tmp_path: Path) -> None:
     service.create(spec("more", tmp_path), WantedState.RUNNING)
     service.create(spec("not-wanted", tmp_path), WantedState.STOPPED)
     ran = Ran(service, once=True).begin()
@@ -273,7 +266,7 @@ def test_once_reads_what_there_is_and_leaves_the_table_wanted(service: TableServ
 
 
 @pytest.mark.parametrize("when", ["starting", "running"])
-def test_once_ends_with_the_first_failure(service: TableService, when: str) -> None:
+def test_once_ends_with_the_first_failure(service: Tables, when: str) -> None:
     ran = Ran(service, once=True)
     if when == "starting":
         ran.refuses = TopicNotFound("no topic orders")
@@ -286,11 +279,15 @@ def test_once_ends_with_the_first_failure(service: TableService, when: str) -> N
     assert "no topic orders" in str(ran.raised) or "orders: no luck" in str(ran.raised)
 
 
-def test_a_definition_that_cannot_be_read_does_not_hold_up_the_others(service: TableService, ran: Ran) -> None:
+def test_a_definition_that_cannot_be_read_does_not_hold_up_the_others(service: Tables, ran: Ran) -> None:
     async def spoil() -> None:
         metadata = await connect(service.place.address).metadata()
         await metadata.create_definition(
-            KIND, "newer", definition_id=SystemRandomness().uuid(), document=json.dumps({}), wanted=WantedState.RUNNING
+            TABLES.name,
+            "newer",
+            definition_id=SystemRandomness().uuid(),
+            document=json.dumps({}),
+            wanted=WantedState.RUNNING,
         )
 
     connect(service.place.address).run(spoil())

@@ -1,6 +1,6 @@
-"""What a runner says of a pipeline: kept beside its definition, read by ``list``, ``describe`` and ``logs``. Pure.
+"""A runner's report of one definition, kept beside it in the store; ``list``, ``describe`` and ``logs`` show it. Pure.
 
-Small and bounded: the last word on each thing, and the last events. It is for people and decides nothing.
+It is small and bounded: the current figures and the last events. It is for people. Nothing depends on it.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any, Final
 MAX_EVENTS: Final = 100
 MAX_MESSAGE_CHARS: Final = 1_000
 STALE_MS: Final = 30_000
-"""A runner reports at least every few seconds; one that has been silent for so long is gone."""
+"""A runner reports every few seconds. One that has not reported for this long has died."""
 
 
 class State(StrEnum):
     STARTING = "starting"
     RUNNING = "running"
     FAILED = "failed"
-    """It will be tried again, unless ``retry_at_ms`` is missing."""
+    """The runner starts it again at ``retry_at_ms``."""
     FINISHED = "finished"
-    """It read what there was, as asked."""
+    """It has read what there was, as its definition asks."""
     STOPPED = "stopped"
 
 
@@ -37,13 +37,13 @@ class Event:
 class Report:
     state: State = State.STOPPED
     runner: str = ""
-    """Where it runs: host and process."""
+    """The id of the runner: host and process."""
     batch: int | None = None
     rows: int = 0
     """Read since this start."""
     rows_per_second: float = 0.0
     lag: int | None = None
-    """Records that are in the topics and not yet in the target."""
+    """Records in the topics that are not in the target yet."""
     failures: int = 0
     """In a row."""
     error: str = ""
@@ -73,7 +73,7 @@ class Report:
 
 
 def read_report(text: str) -> Report:
-    """An unreadable report is no report: nothing depends on it."""
+    """An unreadable report counts as an empty one."""
     try:
         document: Mapping[str, Any] = json.loads(text) if text else {}
         return Report(
@@ -93,7 +93,7 @@ def read_report(text: str) -> Report:
 
 
 def lag_of(progress: Mapping[str, Any]) -> int | None:
-    """From Spark's progress of a query: what its sources have beyond what it has read."""
+    """How many records the sources have beyond what the query has read, from Spark's progress report."""
     lag = 0
     for source in progress.get("sources", []):
         end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))

@@ -11,9 +11,8 @@ import pytest
 
 from streamhouse.core.errors import BatchRegressed, CorruptDocument
 from streamhouse.core.ids import TopicId
-from streamhouse.spark.offsets import INITIAL, StreamOffset, TopicPartition
-from streamhouse.spark.pipelines.checkpoints import batch_of, parse_offset_log
-from streamhouse.spark.pipelines.progress import (
+from streamhouse.spark.definitions.checkpoints import batch_of, parse_offset_log
+from streamhouse.spark.definitions.progress import (
     Batch,
     Position,
     Progress,
@@ -23,6 +22,7 @@ from streamhouse.spark.pipelines.progress import (
     read_progress,
     starts_by_topic,
 )
+from streamhouse.spark.offsets import INITIAL, StreamOffset, TopicPartition
 from streamhouse.spark.pipelines.target_topic import Plan, next_plan, read_plan
 
 ORDERS = TopicId(uuid.UUID(int=1 << 80))
@@ -35,7 +35,7 @@ def at(*offsets: int, topic_id: TopicId = ORDERS) -> Position:
 
 
 def batch(number: int, start: Position, end: Position, *, query: str = "q", generation: int = 0) -> Batch:
-    return Batch(pipeline="p", generation=generation, query_id=query, batch_id=number, start=start, end=end)
+    return Batch(owner="p", generation=generation, query_id=query, batch_id=number, start=start, end=end)
 
 
 STORED = Progress(generation=0, query_id="q", batch_id=7, position=at(120, 5))
@@ -86,7 +86,7 @@ def test_r8_anything_else_is_refused(arriving: Batch) -> None:
 
 def test_a_target_that_knows_nothing_takes_only_a_first_batch() -> None:
     assert decide(None, batch(0, at(), at(3))) is Verdict.WRITE
-    with pytest.raises(BatchRegressed, match="knows nothing of the batches before"):
+    with pytest.raises(BatchRegressed, match="does not have the batches before"):
         decide(None, batch(1, at(3), at(4)))
     with pytest.raises(BatchRegressed, match="was reset meanwhile"):
         decide(replace(STORED, generation=2), batch(8, at(120, 5), at(150, 5)))

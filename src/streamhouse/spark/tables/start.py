@@ -1,7 +1,7 @@
-"""From a table's definition to the query that keeps it up to date.
+"""Starts the query that keeps a table up to date. Where it begins:
 
 no checkpoint, empty table      from the topic's beginning
-no checkpoint, rows in it       from where the table stands, which its last commit says
+no checkpoint, rows in it       where the table stands, as its last commit says
 checkpoint                      Spark goes on; the table checks every batch
 """
 
@@ -14,23 +14,29 @@ from typing import TYPE_CHECKING, Final
 from streamhouse.core.errors import DataLost
 from streamhouse.metadata.contract import Topic
 from streamhouse.spark.connection import connect
+from streamhouse.spark.definitions.attempt import Attempt, launch
+from streamhouse.spark.definitions.checkpoints import (
+    checkpoint_directory,
+    file_reader,
+    id_in_path,
+    is_of,
+    query_id,
+    remove_one,
+)
+from streamhouse.spark.definitions.progress import Progress
+from streamhouse.spark.definitions.service import Place
 from streamhouse.spark.offsets import EARLIEST, TopicPartition, offsets_document
-from streamhouse.spark.pipelines.attempt import Attempt, wait_initialized
-from streamhouse.spark.pipelines.checkpoints import file_reader, id_in_path, is_of, query_id
-from streamhouse.spark.pipelines.old_checkpoints import remove_former, remove_one
-from streamhouse.spark.pipelines.place import Place
-from streamhouse.spark.pipelines.progress import Progress
 from streamhouse.spark.shim import FORMAT
-from streamhouse.spark.tables.catalog import StoredTable, checkpoint_directory
-from streamhouse.spark.tables.spec import TableSpec
+from streamhouse.spark.tables.spec import TABLES, StoredTable, TableSpec
 from streamhouse.spark.tables.target import Records, TableTarget
 from streamhouse.spark.tables.tasks import RECORD_COLUMNS
+from streamhouse.spark.tables.values import row_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 GROUP_PREFIX: Final = "table-"
-"""Of the consumer group that shows a table's progress to Kafka's tools."""
+"""The prefix of the consumer group that shows a table's progress to Kafka's tools."""
 
 
 def target_of(spec: TableSpec, address_options: Mapping[str, str]) -> TableTarget:
@@ -39,39 +45,42 @@ def target_of(spec: TableSpec, address_options: Mapping[str, str]) -> TableTarge
 
 
 def checkpoint_of(root: str, stored: StoredTable) -> str:
-    return f"{checkpoint_directory(root, stored)}/{id_in_path(stored.definition_id)}-{stored.spec.generation}"
+    run = f"{id_in_path(stored.definition_id)}-{stored.generation}"
+    return f"{checkpoint_directory(root, TABLES, stored.name)}/{run}"
 
 
-def start_table(spark: SparkSession, stored: StoredTable, place: Place, *, available_now: bool = False) -> Attempt:
-    """Raises StreamHouseError, or what Spark raises."""
+def start_table(spark: SparkSession, stored: StoredTable, place: Place, *, once: bool = False) -> Attempt:
+    """``once``: read what there is, and end. Raises StreamHouseError, or what Spark raises."""
     spec = stored.spec
     target = target_of(spec, place.address_options)
     progress = target.progress()
-    if progress is not None and progress.generation < spec.generation:
+    if progress is not None and progress.generation < stored.generation:
         target.reset()
         progress = None
     checkpoint = checkpoint_of(place.checkpoints, stored)
     read = file_reader(spark)
     goes_on = is_of(progress, checkpoint, read)
     if not goes_on and query_id(checkpoint, read) is not None:
-        remove_one(spark, checkpoint)  # the rows are another query's
+        remove_one(spark, checkpoint)  # another query has written the table's rows
     starting = "earliest" if progress is None else _starting(spec, progress, _topic(spec, place))
-    target.prepare_columns(spec.schema())
+    target.prepare_columns(row_schema(spec))
     reader = spark.readStream.format(FORMAT).options(**place.address_options).option("subscribe", spec.topic)
     reader = reader.option("startingOffsets", starting).option("kafka.group.id", GROUP_PREFIX + stored.name)
     reader = reader.option("columns", ",".join(RECORD_COLUMNS)).option("maxBytesPerTrigger", spec.max_bytes)
-    writer = target.writer(reader.load(), checkpoint=checkpoint, generation=spec.generation).queryName(
-        f"table {stored.name}"
+    writer = target.writer(reader.load(), checkpoint=checkpoint, generation=stored.generation)
+    return launch(
+        writer.queryName(f"table {stored.name}"),
+        stored,
+        checkpoints=checkpoint_directory(place.checkpoints, TABLES, stored.name),
+        target=target,
+        resumed="where its checkpoint stands"
+        if goes_on
+        else "at the beginning"
+        if progress is None
+        else "where it stood",
+        trigger_ms=spec.trigger_ms,
+        available_now=once,
     )
-    if available_now:
-        writer = writer.trigger(availableNow=True)
-    else:
-        writer = writer.trigger(processingTime=f"{spec.trigger_ms} milliseconds")
-    said = "where its checkpoint stands" if goes_on else "at the beginning" if progress is None else "where it stood"
-    query = writer.start()
-    wait_initialized(query)
-    remove_former(checkpoint_directory(place.checkpoints, stored), stored.definition_id, spec.generation)
-    return Attempt(query=query, target=target, resumed=said)
 
 
 def _topic(spec: TableSpec, place: Place) -> Topic:
@@ -87,8 +96,8 @@ def _starting(spec: TableSpec, progress: Progress, topic: Topic) -> str:
     (position,) = progress.position
     if position.topic_ids.get(spec.topic, topic.topic_id) != topic.topic_id:
         raise DataLost(
-            f"the topic {spec.topic} was deleted and created anew; the table {spec.name} has the old one's records",
-            hint="`streamhouse table start --reset` fills it anew",
+            f"the topic {spec.topic} was deleted and created again; the table {spec.name} has the old one's records",
+            hint="`streamhouse table start --reset` fills it again",
         )
     offsets = {TopicPartition(spec.topic, number): EARLIEST for number in range(topic.partition_count)}
     offsets.update(position.offsets)
