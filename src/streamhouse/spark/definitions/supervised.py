@@ -17,6 +17,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import replace
 from typing import Any, Final, Generic, Protocol
 
+from streamhouse.core.backoff import Backoff
 from streamhouse.core.clock import Clock
 from streamhouse.metadata.contract import WantedState
 from streamhouse.spark.definitions.catalog import S, Stored
@@ -39,15 +40,15 @@ class Running(Protocol):
 
 Explain = Callable[[BaseException], str]
 
-FIRST_PAUSE_MS: Final = 1_000
 LONGEST_PAUSE_MS: Final = 60_000
+_RESTART: Final = Backoff(first_ms=1_000, longest_ms=LONGEST_PAUSE_MS)
 HEALTHY_MS: Final = 60_000
 """After a query ran for this long, its next failure counts as the first."""
 
 
 def pause_ms(failures: int) -> int:
     """The pause before the next start, after so many failures in a row."""
-    return min(LONGEST_PAUSE_MS, FIRST_PAUSE_MS << min(failures - 1, 10)) if failures > 0 else 0
+    return _RESTART.step_ms(failures)
 
 
 def failures_after(failures: int, ran_ms: int) -> int:
