@@ -238,4 +238,4 @@ async def test_what_a_deleted_topic_leaves_behind_does_not_keep_writers_out(tmp_
             while sh.agent.log.led_keys() & set(gone):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
             await sh.produce("stays", bytes(1_000_000), partition=0)
-        assert sh.agent.log.held_batches == 0
+        assert sh.agent.log.buffer_bytes < 1_100_000, "what is left of the deleted topic is in the WAL alone"
