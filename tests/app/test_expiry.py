@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from streamhouse.app import background, expiry
-from streamhouse.app.agent import expiry_options
+from streamhouse.app.log_parts import expiry_options
 from streamhouse.app.expiry import ExpiryOptions, RowExpiry
 from streamhouse.app.platform import StreamHouse
 from streamhouse.broker.broker_configs import describe_broker

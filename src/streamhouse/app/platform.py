@@ -122,8 +122,8 @@ class StreamHouse:
     @property
     def kafka_addresses(self) -> list[str]:
         """host:port of every listener for Kafka clients; none unless ``kafka_enabled``."""
-        door = None if self._agent is None else self._agent.kafka
-        return [] if door is None else door.addresses
+        kafka = None if self._agent is None else self._agent.kafka
+        return [] if kafka is None else list(kafka.addresses)
 
     async def wait_fatal(self) -> Exception:
         """Returns when the agent cannot go on, and why."""

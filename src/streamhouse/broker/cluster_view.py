@@ -67,9 +67,11 @@ class ClusterView:
         self._alone = alone
         self._endpoints: Mapping[str, Endpoint] = {}
         self.me: Node | None = None
-        """This agent as a broker; None before ``start`` and without an address."""
+        """This agent as a broker; None before ``start``, and in a process without an agent."""
         self._nodes: tuple[Node, ...] = ()
+        """Those that clients can connect to."""
         self._by_agent: dict[str, Node] = {}
+        """All that live."""
         self._names: dict[str, Topic] = {}
         self._ids: dict[TopicId, Topic] = {}
         self._leases = KnownLeases(agent_id)
@@ -82,16 +84,18 @@ class ClusterView:
         """A look at the slots that has not begun."""
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def start(self, me: Agent, endpoints: Mapping[str, Endpoint] | None = None) -> None:
+    async def start(self, me: Agent | None, endpoints: Mapping[str, Endpoint] | None = None) -> None:
         """Everything is known when it returns.
 
-        ``me``: this agent as registered. ``endpoints``: how clients of each listener reach it.
+        ``me``: this agent as registered; None in a process without an agent. ``endpoints``: the address of this agent
+        for the clients of each listener.
         """
         self._endpoints = dict(endpoints or {})
         self.cluster_id = cluster_id_text((await self._metadata.cluster_info()).cluster_id.bytes)
-        self.node_id = me.node_id
-        self.me = node_of(me)
-        self._take_agents([me])
+        if me is not None:
+            self.node_id = me.node_id
+            self.me = node_of(me)
+            self._take_agents([me])
         listening = asyncio.Event()
         self._tasks = [
             asyncio.create_task(self._listen(listening), name="view-listen"),
@@ -134,15 +138,16 @@ class ClusterView:
         return None if node is None else Leader(node=node, epoch=epoch)
 
     def leaders_of(self, topic: Topic) -> list[tuple[int, int]]:
-        """Node id and epoch of every partition's leader, (-1, -1) without one. For many partitions at a time."""
+        """Node id and epoch of every partition's leader that clients can connect to; (-1, -1) without one."""
         if topic.write_mode is WriteMode.LEADERLESS:
             found = map(self.leader, topic.partition_keys())
             return [_NOBODY if leader is None else (leader.node.node_id, leader.epoch) for leader in found]
         own, others = self._leases.of_topic(topic.topic_id)
-        ids = {agent_id: node.node_id for agent_id, node in self._by_agent.items()}
+        ids = {node.agent_id: node.node_id for node in self._nodes}
+        listens = self.node_id in ids.values()
         leaders: list[tuple[int, int]] = []
         for partition in range(topic.partition_count):
-            if partition in own:
+            if partition in own and listens:
                 leaders.append((self.node_id, own[partition]))
             elif partition in others and others[partition][0] in ids:
                 leaders.append((ids[others[partition][0]], others[partition][1]))
@@ -151,8 +156,10 @@ class ClusterView:
         return leaders
 
     def coordinator(self, slot: SlotKey) -> Node | None:
+        """None if no agent that clients can connect to holds it, as far as is known here."""
         held = self._leases.holding(slot)
-        return None if held is None else self._by_agent.get(held[0])
+        node = None if held is None else self._by_agent.get(held[0])
+        return node if node is not None and node.listens else None
 
     def generation(self, topic_id: TopicId) -> tuple[int, int]:
         """Changes whenever the leader of one of the topic's partitions may have changed."""
@@ -371,12 +378,12 @@ class ClusterView:
                 self.forgot(gone)
 
     def _take_agents(self, agents: Iterable[Agent]) -> None:
-        found = {agent.agent_id: node for agent in agents if (node := node_of(agent)) is not None}
+        found = {agent.agent_id: node_of(agent) for agent in agents}
         if self.me is not None:
             found[self.me.agent_id] = self.me
-        nodes = tuple(sorted(found.values(), key=lambda node: node.node_id))
-        if nodes != self._nodes:
-            self._nodes, self._by_agent = nodes, found
+        if found != self._by_agent:
+            nodes = sorted(found.values(), key=lambda node: node.node_id)
+            self._by_agent, self._nodes = found, tuple(node for node in nodes if node.listens)
             self._nodes_generation += 1
             self._announce()
 

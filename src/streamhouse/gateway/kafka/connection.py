@@ -294,8 +294,3 @@ class Connection(asyncio.BufferedProtocol):
             self._door.closing(self, reason, text, level, None)
         if self._transport is not None:
             self._transport.abort()
-
-    def cancel(self) -> None:
-        for slot in self._answers.slots:
-            if slot.future is not None:
-                slot.future.cancel()

@@ -14,7 +14,7 @@ def current_leader(call: Call, key: PartitionKey, *, may_be_here: bool = False) 
     """
     view = call.broker.view
     leader = view.leader(key)
-    if leader is None or (leader.node.node_id == view.node_id and not may_be_here):
+    if leader is None or not leader.node.listens or (leader.node.node_id == view.node_id and not may_be_here):
         return None
     endpoint = view.endpoint(leader.node, call.client.listener)
     return CurrentLeader(

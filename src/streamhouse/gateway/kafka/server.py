@@ -1,8 +1,7 @@
-"""The Kafka server: sockets on listeners, a Connection for each client, start and stop in order.
+"""The Kafka front end: sockets on listeners, a Connection for each client.
 
-bind     addresses taken, ports known; nobody is let in yet, so that the agent can register what it will serve
-start    clients are let in
-stop     nobody new; requests under way are answered, for a while; then all connections are closed
+It implements gateway/front_end.py. ``drain`` answers requests under way for at most the grace time of its limits;
+``close`` cancels the rest.
 """
 
 from __future__ import annotations
@@ -12,11 +11,14 @@ import errno
 import logging
 import socket
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from streamhouse.broker.nodes import Endpoint
 from streamhouse.core.errors import ConfigError
+from streamhouse.core.settings import Address
 from streamhouse.gateway.kafka.api import Api, apis
 from streamhouse.gateway.kafka.connection import Connection
 from streamhouse.gateway.kafka.dispatch import Dispatcher
@@ -43,7 +45,7 @@ class Listener:
     name: str
     host: str
     port: int
-    """0: any free one; ``KafkaServer.addresses`` has it."""
+    """0: any free one; ``KafkaServer.listeners`` has it."""
     advertised_host: str
     advertised_port: int
     """0: the port it listens on."""
@@ -70,9 +72,17 @@ class KafkaServer:
         self._door: Door | None = None
 
     @property
-    def addresses(self) -> Sequence[Listener]:
-        """The listeners with the ports they really have; after ``bind``."""
+    def listeners(self) -> Sequence[Listener]:
+        """The listeners, after ``bind`` with the ports that they really have."""
         return self._listeners
+
+    @property
+    def addresses(self) -> list[str]:
+        return [str(Address(host=each.advertised_host, port=each.advertised_port)) for each in self._listeners]
+
+    @property
+    def endpoints(self) -> dict[str, Endpoint]:
+        return {each.name: Endpoint(host=each.advertised_host, port=each.advertised_port) for each in self._listeners}
 
     @property
     def stats(self) -> ServerStats:
@@ -94,8 +104,8 @@ class KafkaServer:
             raise
         self._door = Door(loop=loop, dispatcher=self._dispatcher, limits=self._limits)
 
-    async def start(self) -> None:
-        """Let clients in. Raises ConfigError where somebody else has begun to listen on an address since ``bind``."""
+    async def open(self) -> None:
+        """Let clients in. Raises ConfigError if another process has begun to listen on an address since ``bind``."""
         assert self._door is not None, "bind comes first"
         loop = asyncio.get_running_loop()
         for listener, bound in self._sockets:
@@ -103,13 +113,13 @@ class KafkaServer:
             try:
                 self._servers.append(await loop.create_server(factory, sock=bound, backlog=BACKLOG))
             except OSError as error:
-                await self.stop(0)
+                await self.close()
                 raise _cannot_listen(listener, error) from error
             logger.info("Kafka clients may connect to %s:%d", listener.host, listener.port)
         self._sockets.clear()
 
-    async def stop(self, grace_s: float) -> None:
-        """Idempotent. Requests that take longer than ``grace_s`` are cancelled; afterwards nothing is left running."""
+    async def drain(self, grace_s: float | None = None) -> None:
+        """Answer the requests under way, for at most ``grace_s``; without it, for the grace time of the limits."""
         for server in self._servers:
             server.close()
         self._close_sockets()
@@ -119,7 +129,14 @@ class KafkaServer:
         door.close()
         for connection in list(door.connections):
             connection.drain()
-        await _emptied(door, grace_s)
+        await _emptied(door, self._limits.stop_grace_ms / 1000 if grace_s is None else grace_s)
+
+    async def close(self) -> None:
+        """Cancel the requests that are still under way, and disconnect everyone."""
+        await self.drain(0)
+        door = self._door
+        if door is None:
+            return
         for connection in list(door.connections):
             connection.abort("stopped", "")
         pending = [slot.future for slot in door.under_way_slots if slot.future is not None]
@@ -137,12 +154,9 @@ class KafkaServer:
 
 
 async def _emptied(door: Door, timeout_s: float) -> None:
-    if not door.connections:
-        return
-    try:
-        await asyncio.wait_for(door.emptied.wait(), timeout_s)
-    except TimeoutError:
-        return
+    if door.connections and timeout_s > 0:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(door.emptied.wait(), timeout_s)
 
 
 async def _sockets_of(listener: Listener) -> list[socket.socket]:

@@ -127,9 +127,7 @@ def test_a_static_member_comes_back_to_its_own_partitions(platform: RunningStrea
 
 
 def _state(platform: RunningStreamHouse, group: str) -> int:
-    assert platform.api._agent is not None
-    assert platform.api._agent.kafka is not None
-    cell = platform.api._agent.kafka.broker.groups.registry.find(group)
+    cell = platform.api.agent.broker.groups.registry.find(group)
     assert cell is not None
     return cell.machine.generation  # type: ignore[union-attr]
 

@@ -351,18 +351,18 @@ def taken_port() -> Iterator[int]:
         yield taken.getsockname()[1]
 
 
-async def test_bind_knows_the_ports_and_lets_nobody_in_before_start() -> None:
+async def test_bind_knows_the_ports_and_lets_no_client_in_before_open() -> None:
     server = server_on(listener(), listener())
     await server.bind()
-    first, second = server.addresses
+    first, second = server.listeners
     assert first.port != second.port
     assert first.advertised_port == first.port > 0
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", first.port)
-    await server.start()
+    await server.open()
     async with client_of(server):
         pass
-    await server.stop(0)
+    await server.close()
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", first.port)
 
@@ -371,7 +371,7 @@ async def test_a_taken_port_is_a_clear_error_and_keeps_nothing(taken_port: int) 
     server = server_on(listener(), listener(taken_port))
     with pytest.raises(ConfigError, match=f"another process listens on 127.0.0.1:{taken_port}.*--kafka-listen"):
         await server.bind()
-    await server.stop(0)
+    await server.close()
 
 
 async def test_a_host_that_is_not_ours_is_a_clear_error() -> None:
@@ -379,7 +379,7 @@ async def test_a_host_that_is_not_ours_is_a_clear_error() -> None:
         await server_on(listener(9, "192.0.2.1")).bind()
 
 
-async def test_stop_lets_requests_under_way_finish_and_starts_no_more() -> None:
+async def test_drain_lets_requests_under_way_finish_and_starts_no_more() -> None:
     release = asyncio.Event()
 
     async def slow(call: Call, request: Message) -> dict[str, Any]:
@@ -391,7 +391,7 @@ async def test_stop_lets_requests_under_way_finish_and_starts_no_more() -> None:
         busy.ask(HEARTBEAT, 0, 1, heartbeat())
         busy.ask(HEARTBEAT, 0, 2, heartbeat())
         await until(lambda: server.stats.in_flight == 1)
-        stopping = asyncio.create_task(server.stop(10))
+        stopping = asyncio.create_task(server.drain(10))
         assert await idle.closed() == b""
         release.set()
         assert await busy.answer() == b"\0\0\0\1\0\5"
@@ -400,7 +400,7 @@ async def test_stop_lets_requests_under_way_finish_and_starts_no_more() -> None:
         assert server.stats.requests == 2
 
 
-async def test_stop_ends_what_takes_too_long() -> None:
+async def test_close_ends_what_takes_too_long() -> None:
     cancelled = asyncio.Event()
 
     async def endless(call: Call, request: Message) -> dict[str, Any]:
@@ -413,17 +413,19 @@ async def test_stop_ends_what_takes_too_long() -> None:
     async with serving(cold(HEARTBEAT, endless)) as server, client_of(server) as client:
         client.ask(HEARTBEAT, 0, 1, heartbeat())
         await until(lambda: server.stats.in_flight == 1)
-        await server.stop(0.05)
+        await server.drain(0.05)
+        await server.close()
         assert cancelled.is_set()
         assert server.stats.in_flight == 0
         assert server.stats.connections == 0
         assert await client.closed() == b""
 
 
-async def test_stop_does_not_wait_for_a_client_that_does_not_read() -> None:
+async def test_close_does_not_wait_for_a_client_that_does_not_read() -> None:
     async with serving(hot(FETCH, large)) as server, client_of(server) as client:
         await stop_reading(client)
         client.ask(FETCH, 0, 1)
         await until(lambda: any(one.unsent_bytes() for one in door_of(server).connections))
-        await server.stop(0.05)
+        await server.drain(0.05)
+        await server.close()
         assert server.stats.connections == 0
