@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from streamhouse.app import background, expiry
-from streamhouse.app.log_parts import expiry_options
 from streamhouse.app.expiry import ExpiryOptions, RowExpiry
+from streamhouse.app.log_parts import expiry_options
 from streamhouse.app.platform import StreamHouse
 from streamhouse.broker.broker_configs import describe_broker
 from streamhouse.core.errors import ConfigError, MetadataUnavailable

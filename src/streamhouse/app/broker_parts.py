@@ -8,15 +8,19 @@ from streamhouse.app.log_parts import LogParts, Surroundings
 from streamhouse.broker.broker import Broker
 from streamhouse.broker.cluster_view import ClusterView
 from streamhouse.broker.configs import Configs
+from streamhouse.broker.fetch import Fetch
 from streamhouse.broker.groups.coordinator import GroupCoordinator
 from streamhouse.broker.groups.options import GroupOptions
+from streamhouse.broker.leading import Leading
+from streamhouse.broker.offsets import Offsets
 from streamhouse.broker.produce import Produce
 from streamhouse.broker.producer_ids import ProducerIds
 from streamhouse.broker.reads import Reads
 from streamhouse.broker.topics import TopicAdmin
+from streamhouse.broker.writers import LeaderlessWriter, LeasedWriter
 from streamhouse.broker.writes import Writes
 from streamhouse.core.settings import Settings
-from streamhouse.metadata.contract import Durability
+from streamhouse.metadata.contract import Durability, WriteMode
 
 
 def make_broker(around: Surroundings, made: LogParts, parts: AsyncExitStack) -> Broker:
@@ -41,15 +45,21 @@ def make_broker(around: Surroundings, made: LogParts, parts: AsyncExitStack) -> 
         taking_over=member.is_taking_over,
     )
     parts.push_async_callback(groups.close)
-    writes = Writes(
+    leased = LeasedWriter(
         log=made.log,
-        reader=made.reader,
-        metadata=metadata,
         leases=member.lease_table,
         view=view,
         clock=around.clock,
         taking_over=member.is_taking_over,
     )
+    writes = Writes(
+        writers={WriteMode.LEASED: leased, WriteMode.LEADERLESS: LeaderlessWriter(view)},
+        reader=made.reader,
+        metadata=metadata,
+        view=view,
+    )
+    reads = Reads(reader=made.reader, writes=writes, metadata=metadata, view=view, durability=around.durability)
+    leading = Leading(view, writes)
     return Broker(
         view=view,
         topics=TopicAdmin(
@@ -59,9 +69,12 @@ def make_broker(around: Surroundings, made: LogParts, parts: AsyncExitStack) -> 
             default_partition_count=settings.kafka.num_partitions,
         ),
         configs=Configs(metadata=metadata, view=view, settings=settings),
-        produce=Produce(writes),
+        produce=Produce(writes, view),
+        fetch=Fetch(view=view, reads=reads, writes=writes),
+        offsets=Offsets(reads, leading),
+        leading=leading,
         writes=writes,
-        reads=Reads(reader=made.reader, log=made.log, metadata=metadata, view=view, durability=around.durability),
+        reads=reads,
         groups=groups,
         producer_ids=ProducerIds(metadata),
         settings=settings,

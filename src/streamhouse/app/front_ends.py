@@ -11,7 +11,7 @@ from streamhouse.gateway.kafka.server import KafkaServer, Listener, ServerLimits
 
 
 def make_kafka(settings: Settings, broker: Broker) -> KafkaServer:
-    return KafkaServer(broker=broker, listeners=listeners(settings), limits=server_limits(settings))
+    return KafkaServer(broker=broker, listeners=listeners(settings), limits=server_limits(settings), clock=broker.clock)
 
 
 def listeners(settings: Settings) -> list[Listener]:
@@ -46,5 +46,6 @@ def server_limits(settings: Settings) -> ServerLimits:
         handshake_timeout_ms=kafka.handshake_timeout_ms,
         idle_timeout_ms=kafka.idle_timeout_ms,
         slow_reader_timeout_ms=kafka.slow_reader_timeout_ms,
+        max_fetch_sessions=kafka.fetch_sessions,
         stop_grace_ms=kafka.stop_grace_ms,
     )

@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
+from uuid import UUID
 
 from streamhouse.broker.doubt import Doubt
 from streamhouse.broker.known_leases import KnownLeases
@@ -36,6 +37,9 @@ from streamhouse.metadata.contract import (
 )
 
 __all__ = ["ClusterView", "Endpoint", "Leader", "Node"]
+
+TopicRef = str | UUID
+"""A topic's name or its id, as a caller gives it."""
 
 _FULL_LOOK_S: Final = 60.0
 """Notifications may be lost; this bounds for how long that matters."""
@@ -208,9 +212,22 @@ class ClusterView:
     def topic_by_id(self, topic_id: TopicId) -> Topic | None:
         return self._ids.get(topic_id)
 
+    def name_of(self, key: PartitionKey) -> str:
+        """A partition as people call it, for messages: its topic's id is shown only if the topic is not known."""
+        topic = self._ids.get(key.topic_id)
+        return str(key) if topic is None else f"{topic.name}/{key.partition}"
+
+    def find(self, ref: TopicRef) -> Topic | None:
+        """From memory, by name or id."""
+        return self._names.get(ref) if isinstance(ref, str) else self._ids.get(TopicId(ref))
+
     def topics(self) -> list[Topic]:
         """All that are known here, by name."""
         return [self._names[name] for name in sorted(self._names)]
+
+    async def look_up(self, ref: TopicRef) -> Topic | None:
+        """From memory, else from the store, by name or id."""
+        return await (self.find_topic(ref) if isinstance(ref, str) else self.find_topic_by_id(TopicId(ref)))
 
     async def find_topic(self, name: str) -> Topic | None:
         """From memory, else from the store: one that was created elsewhere a moment ago is found."""

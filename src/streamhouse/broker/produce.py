@@ -3,10 +3,13 @@
 A front end gives the batches of one request, and gets one ``Outcome`` for each of them, all at once, when every batch
 is as durable as its ``acks`` ask for, refused, or overdue. This module owns the order of writes and all waiting:
 
-    arrival ──► is an earlier write of this connection waiting? ──yes──► wait behind it
+    arrival ──► acks allowed, topic known? ──no──► refused
+                      │ yes
+                      ▼
+                is an earlier write of this connection waiting? ──yes──► wait behind it
                       │ no
                       ▼
-                 append (broker/writes.py) ──refused, but may soon be taken──► wait, at most 5 s, then append again
+                 append (broker/writers.py) ──refused, but may soon be taken──► wait, at most 5 s, then append again
                       │                       (the partition opens here, is handed over, or there is no room)
                       ▼
               offsets or a refusal ──► followers may go on ──► acknowledged, failed, or overdue ──► on_done
@@ -32,14 +35,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from streamhouse.broker.caller import Caller
+from streamhouse.broker.cluster_view import ClusterView, TopicRef
 from streamhouse.broker.deadlines import Deadlines
-from streamhouse.broker.writes import Append, Writes
+from streamhouse.broker.leading import MAX_WAIT_S
+from streamhouse.broker.writes import Append, Writes, partition_key, unknown_topic
 from streamhouse.core.errors import (
     BackPressureRejected,
     CorruptBatch,
+    InvalidAcks,
     NotAcknowledged,
     NotLeader,
     StreamHouseError,
+    TransactionsUnsupported,
 )
 from streamhouse.core.ids import PartitionKey
 from streamhouse.core.limits import MAX_REMEMBERED_REFUSALS
@@ -47,28 +55,29 @@ from streamhouse.metadata.dedup import SEQUENCE_MODULUS
 from streamhouse.wire.batch import BatchHeader, read_header
 from streamhouse.wire.buffers import BytesLike
 
-MAX_WAIT_S: Final = 5.0
-"""The longest wait for a turn, a partition or room: clients give a request up after 30 s, and may go elsewhere."""
+_ACKS: Final = frozenset({-1, 1, 0})
 REFUSAL_MEMORY_S: Final = 30.0
 """How long followers of a refused batch get its error. A client that has not sent it again by then does not want to."""
+
+
+Place = PartitionKey | tuple[TopicRef, int]
+"""Where a batch goes: a partition; or a topic's name or id as the client gave it, and the partition's number."""
 
 
 class Outcome:
     """What became of one batch. Exactly one of ``append`` without ``error``, or ``error``, at the end."""
 
-    __slots__ = ("append", "error", "key", "records")
+    __slots__ = ("append", "error", "key", "place", "records")
 
-    def __init__(self, key: PartitionKey, records: BytesLike) -> None:
-        self.key = key
+    def __init__(self, place: Place, records: BytesLike) -> None:
+        self.place = place
+        self.key: PartitionKey | None = place if isinstance(place, PartitionKey) else None
+        """None if the topic is not known here."""
         self.records: BytesLike | None = records
-        """The batch while it has no offsets."""
+        """The batch while it has neither offsets nor an error."""
         self.append: Append | None = None
         """Set when it has its offsets; it may still fail, with ``error``."""
         self.error: BaseException | None = None
-
-
-Place = PartitionKey | tuple[bytes, int]
-"""A partition; or the name a client gave to a topic that is not known here, and the partition's number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +94,9 @@ class _Refusal:
 
 
 class WriteOrder:
-    """What the writes of one connection have to respect. A front end makes one for each connection."""
+    """The order of one connection's writes. A front end makes one for each connection."""
 
-    __slots__ = ("_refusals", "gate")
+    __slots__ = ("__weakref__", "_refusals", "gate")
 
     def __init__(self) -> None:
         self.gate: asyncio.Task[None] | None = None
@@ -181,13 +190,13 @@ class ProduceCall:
 
     def __init__(
         self,
-        batches: Iterable[tuple[PartitionKey, BytesLike]],
+        batches: Iterable[tuple[Place, BytesLike]],
         acks: int,
         on_done: Callable[[ProduceCall], None],
         deadlines: Deadlines,
     ) -> None:
         self.acks = acks
-        self.outcomes = [Outcome(key, records) for key, records in batches]
+        self.outcomes = [Outcome(place, records) for place, records in batches]
         self.done = False
         """Every outcome is what it is; or the client has gone, and no batch gets offsets any more."""
         self.waits_for_offsets = False
@@ -251,29 +260,38 @@ class ProduceCall:
 
 
 class Produce:
-    def __init__(self, writes: Writes) -> None:
+    def __init__(self, writes: Writes, view: ClusterView) -> None:
         self._writes = writes
+        self._view = view
         self.deadlines = Deadlines()
         """The time-outs of the requests under way."""
 
     def begin(
         self,
-        batches: Iterable[tuple[PartitionKey, BytesLike]],
+        batches: Iterable[tuple[Place, BytesLike]],
         *,
         acks: int,
         timeout_ms: int,
         order: WriteOrder,
+        caller: Caller,
         on_done: Callable[[ProduceCall], None],
+        transactional_id: str | None = None,
     ) -> ProduceCall:
         """Give the batches of one request their offsets, now or when it is their turn.
 
-        ``acks`` is -1, 1 or 0. ``on_done`` is called once, perhaps before this returns; never after ``abandon``. The
-        records may be views into memory that is used again after this returns: what has to wait is copied.
+        ``acks`` is -1 (all), 1 or 0. ``on_done`` is called once, perhaps before this returns; never after ``abandon``.
+        The records may be views into memory that is used again after this returns: what has to wait is copied.
         """
         call = ProduceCall(batches, acks, on_done, self.deadlines)
         timeout_s = max(timeout_ms, 0) / 1000
+        if acks not in _ACKS or transactional_id is not None:
+            self._refuse_all(call, transactional_id)
+            return call
+        self._find_topics(call, order)
+        if call.done:
+            return call
         before = order.gate
-        waiting = self._append_all(call, order) if before is None else call.outcomes
+        waiting = self._append_all(call, order) if before is None else _unsettled(call)
         if waiting:
             call.waits_for_offsets = True
             _copy(waiting)
@@ -287,10 +305,67 @@ class Produce:
         call.begin(timeout_s)
         return call
 
+    async def run(
+        self,
+        batches: Iterable[tuple[Place, BytesLike]],
+        *,
+        acks: int,
+        timeout_ms: int,
+        order: WriteOrder,
+        caller: Caller,
+    ) -> list[Outcome]:
+        """``begin``, for a caller that awaits the outcomes."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def finished(call: ProduceCall) -> None:
+            if not done.done():
+                done.set_result(None)
+
+        call = self.begin(batches, acks=acks, timeout_ms=timeout_ms, order=order, caller=caller, on_done=finished)
+        try:
+            await done
+        except asyncio.CancelledError:
+            call.abandon()
+            raise
+        return call.outcomes
+
+    def _refuse_all(self, call: ProduceCall, transactional_id: str | None) -> None:
+        error: StreamHouseError
+        if call.acks not in _ACKS:
+            error = InvalidAcks(f"acks is 0, 1 or -1, not {call.acks}")
+        else:
+            error = TransactionsUnsupported(f"transactions are not supported yet (transactional id {transactional_id})")
+        for outcome in call.outcomes:
+            call.failed(outcome, error)
+
+    def _find_topics(self, call: ProduceCall, order: WriteOrder) -> None:
+        """Find each batch's partition, or refuse the batch: its topic is not known here."""
+        last: TopicRef | None = None
+        topic = None
+        for outcome in call.outcomes:
+            place, records = outcome.place, outcome.records
+            if isinstance(place, PartitionKey) or records is None:
+                continue
+            ref, partition = place
+            if ref is not last:
+                topic, last = self._view.find(ref), ref
+            earlier = order.before(place, records) if order.has_refusals else None
+            if topic is None or earlier is not None:
+                # The topic may be known before the next request: what follows must not be taken first (R21).
+                unknown = unknown_topic(ref)
+                order.refused(place, records, unknown)
+                call.failed(outcome, unknown)
+                continue
+            if order.has_refusals:
+                order.took(place, records)
+            outcome.key = partition_key(topic.topic_id, partition)
+
     def _append_all(self, call: ProduceCall, order: WriteOrder) -> list[Outcome]:
         """Returns the batches that wait. Nothing is awaited."""
         waiting: list[Outcome] = []
         for outcome in call.outcomes:
+            if outcome.records is None:
+                continue
             behind_its_own = waiting and any(earlier.key == outcome.key for earlier in waiting)
             if behind_its_own or not self._append(call, outcome, order, may_wait=True):
                 waiting.append(outcome)
@@ -299,6 +374,7 @@ class Produce:
     def _append(self, call: ProduceCall, outcome: Outcome, order: WriteOrder, *, may_wait: bool) -> bool:
         """Give the batch its offsets, or refuse it. False when it had better wait. Nothing is awaited."""
         key, records = outcome.key, outcome.records
+        assert key is not None
         assert records is not None
         earlier = order.before(key, records) if order.has_refusals else None
         if earlier is not None and not self._writes.knows_all_before(key, records):
@@ -326,12 +402,13 @@ class Produce:
         """Append what waits when its partitions are ready, or find out why they are not. Raises nothing."""
         writes, loop = self._writes, asyncio.get_running_loop()
         give_up_s = loop.time() + wait_s
-        await writes.wait_settled([outcome.key for outcome in waiting], wait_s)
+        await writes.wait_settled([outcome.key for outcome in waiting if outcome.key is not None], wait_s)
         for outcome in waiting:
-            records = outcome.records
+            key, records = outcome.key, outcome.records
+            assert key is not None
             assert records is not None
             if not call.done:
-                await writes.wait_writable(outcome.key, len(records), max(give_up_s - loop.time(), 0))
+                await writes.wait_writable(key, len(records), max(give_up_s - loop.time(), 0))
             self._append_now(call, outcome, order)
 
     def _append_now(self, call: ProduceCall, outcome: Outcome, order: WriteOrder) -> None:
@@ -340,6 +417,7 @@ class Produce:
             return
         # The client has gone or was told that the outcome is unknown; it sends the batch again, or gives it up. To take
         # it now would be a surprise. Its followers on this connection must not overtake it.
+        assert outcome.key is not None
         assert outcome.records is not None
         order.refused(outcome.key, outcome.records, NotAcknowledged("an earlier batch was not taken in time"))
         outcome.records = None
@@ -353,12 +431,16 @@ class Produce:
         give_up_s = loop.time() + wait_s
         await asyncio.wait([before])
         if call.done:
-            for outcome in call.outcomes:
+            for outcome in _unsettled(call):
                 self._append_now(call, outcome, order)
             return
         waiting = self._append_all(call, order)
         if waiting:
             await self._append_later(call, waiting, order, max(give_up_s - loop.time(), 0))
+
+
+def _unsettled(call: ProduceCall) -> list[Outcome]:
+    return [outcome for outcome in call.outcomes if outcome.records is not None]
 
 
 def _copy(outcomes: Iterable[Outcome]) -> None:

@@ -11,6 +11,7 @@
     │   ├── InvalidReplicationFactor
     │   ├── InvalidReplicaAssignment    partitions placed by hand; the ring places them
     │   ├── InvalidRecord               a batch that is whole but not what a client may write
+    │   ├── InvalidAcks                 acks is -1 (all), 1 or 0
     │   ├── InvalidTimestamp            a record's time lies further off than its topic allows
     │   ├── PolicyViolation             what the topic's configs forbid
     │   ├── TransactionsUnsupported     asked for a transaction
@@ -50,6 +51,7 @@
     │   └── TargetUnavailable           it does not answer
     ├── NotFound
     │   ├── TopicNotFound
+    │   │   └── UnknownTopicId          … by its id, which a recreated topic does not keep
     │   ├── PartitionNotFound
     │   ├── AgentNotFound
     │   ├── GroupNotFound
@@ -178,6 +180,10 @@ class MalformedRequest(InvalidRequest):
 
 class InvalidRecord(InvalidRequest):
     kafka_code = 87  # INVALID_RECORD
+
+
+class InvalidAcks(InvalidRequest):
+    kafka_code = 21  # INVALID_REQUIRED_ACKS
 
 
 class InvalidTimestamp(InvalidRequest):
@@ -440,6 +446,10 @@ class NotFound(StreamHouseError):
 
 class TopicNotFound(NotFound):
     kafka_code = 3  # UNKNOWN_TOPIC_OR_PARTITION
+
+
+class UnknownTopicId(TopicNotFound):
+    kafka_code = 100  # UNKNOWN_TOPIC_ID
 
 
 class PartitionNotFound(NotFound):

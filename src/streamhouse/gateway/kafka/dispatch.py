@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from streamhouse.gateway.kafka.api import Api, Buffers, Call, Client, CloseConnection
+from streamhouse.gateway.kafka.api import Api, Buffers, Call, Client, CloseConnection, ServerMemory
 from streamhouse.gateway.kafka.handlers.api_18_api_versions import unsupported_version
 from streamhouse.gateway.kafka.wire.headers import (
     API_VERSIONS_KEY,
@@ -35,12 +35,13 @@ class Started(NamedTuple):
 
 
 class Dispatcher:
-    def __init__(self, apis: Mapping[int, Api], broker: Broker) -> None:
+    def __init__(self, apis: Mapping[int, Api], broker: Broker, memory: ServerMemory) -> None:
         for api in apis.values():
             # Its first line would run after the frame's buffer has been used again.
             assert not inspect.iscoroutinefunction(api.hot), f"the hot handler of API {api.key} is a coroutine"
         self._apis = apis
         self._broker = broker
+        self._memory = memory
 
     def start(self, frame: memoryview, client: Client) -> Started:
         """Raises MalformedRequest, CloseConnection, and whatever the handler raises."""
@@ -50,7 +51,14 @@ class Dispatcher:
             return self._unknown(api_key, version, correlation_id)
         header = read_header(frame)
         client.client_id = header.client_id or ""
-        call = Call(api_key=api_key, version=version, correlation_id=correlation_id, client=client, broker=self._broker)
+        call = Call(
+            api_key=api_key,
+            version=version,
+            correlation_id=correlation_id,
+            client=client,
+            broker=self._broker,
+            memory=self._memory,
+        )
         body = frame[header.body_start :]
         flexible = has_flexible_response(api_key, version)
         if api.hot is not None:

@@ -50,6 +50,7 @@ class ServerLimits:
     handshake_timeout_ms: int = 30_000
     idle_timeout_ms: int = 600_000
     slow_reader_timeout_ms: int = 30_000
+    max_fetch_sessions: int = 1_000
     stop_grace_ms: int = 5_000
     """For how long a server that stops still answers the requests under way."""
 

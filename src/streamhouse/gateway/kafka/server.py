@@ -17,9 +17,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from streamhouse.broker.nodes import Endpoint
+from streamhouse.core.clock import Clock, SystemClock
 from streamhouse.core.errors import ConfigError
 from streamhouse.core.settings import Address
-from streamhouse.gateway.kafka.api import Api, apis
+from streamhouse.gateway.kafka.api import Api, ServerMemory, apis
 from streamhouse.gateway.kafka.connection import Connection
 from streamhouse.gateway.kafka.dispatch import Dispatcher
 from streamhouse.gateway.kafka.door import Door, ServerLimits, ServerStats
@@ -59,13 +60,15 @@ class KafkaServer:
         listeners: Sequence[Listener],
         limits: ServerLimits | None = None,
         served: Mapping[int, Api] | None = None,
+        clock: Clock | None = None,
     ) -> None:
         """``served``: other APIs than all that have a handler, for tests."""
         if served is None:
             register_all()
             served = apis()
-        self._dispatcher = Dispatcher(served, broker)
         self._limits = limits or ServerLimits()
+        memory = ServerMemory(clock or SystemClock(), max_fetch_sessions=self._limits.max_fetch_sessions)
+        self._dispatcher = Dispatcher(served, broker, memory)
         self._listeners = list(listeners)
         self._sockets: list[tuple[Listener, socket.socket]] = []
         self._servers: list[asyncio.Server] = []

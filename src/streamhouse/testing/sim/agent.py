@@ -17,9 +17,11 @@ from streamhouse.app.adoptions import Adoptions
 from streamhouse.app.ownership import LogOwner
 from streamhouse.app.requests import FlushRequests
 from streamhouse.app.topics import TopicWatch
+from streamhouse.broker.caller import Caller
 from streamhouse.broker.cluster_view import ClusterView
 from streamhouse.broker.produce import Outcome, Produce, ProduceCall, WriteOrder
 from streamhouse.broker.producer_ids import ProducerIds
+from streamhouse.broker.writers import LeaderlessWriter, LeasedWriter
 from streamhouse.broker.writes import Writes
 from streamhouse.cluster.contract import Mode
 from streamhouse.cluster.member import Member
@@ -34,7 +36,7 @@ from streamhouse.log.reader.options import ReaderOptions
 from streamhouse.log.reader.reader import LogReader
 from streamhouse.log.tail import TailCache
 from streamhouse.log.wal import TaskPump, Wal, open_wal
-from streamhouse.metadata.contract import AgentInfo, Durability
+from streamhouse.metadata.contract import AgentInfo, Durability, WriteMode
 from streamhouse.objectstore.retries import RetryingStore
 from streamhouse.testing.sim.clock import SimClock
 from streamhouse.testing.sim.disk import SimDisk
@@ -319,14 +321,18 @@ class SimAgent:
             heartbeat_interval_ms=scenario.timings.heartbeat_interval_ms,
             alone=durability is Durability.WAL,
         )
-        writes = Writes(
+        leased = LeasedWriter(
             log=log,
-            reader=reader,
-            metadata=self._metadata,
             leases=member.lease_table,
             view=view,
             clock=self.clock,
             taking_over=member.is_taking_over,
+        )
+        writes = Writes(
+            writers={WriteMode.LEASED: leased, WriteMode.LEADERLESS: LeaderlessWriter(view)},
+            reader=reader,
+            metadata=self._metadata,
+            view=view,
         )
         owner.attach(log=log, member=member, topics=topics, routes=view)
         flushes = FlushRequests(metadata=self._metadata, log=log, report=member.report)
@@ -348,7 +354,7 @@ class SimAgent:
             reader=reader,
             member=member,
             view=view,
-            produce=Produce(writes),
+            produce=Produce(writes, view),
             producer_ids=ProducerIds(self._metadata),
             topics=topics,
             flushes=flushes,
@@ -419,6 +425,7 @@ class SimAgent:
             acks=acks,
             timeout_ms=int(timeout_ms),
             order=connection.order,
+            caller=Caller(protocol="sim"),
             on_done=lambda _: ended.set_result(None),
         )
         if not call.done:
@@ -437,6 +444,7 @@ class SimAgent:
             return error if isinstance(error, StreamHouseError) else NotAcknowledged("its outcome is unknown")
         if acks == 0:
             return None
+        assert outcome.key is not None
         epoch, at_ms = self._taken[outcome.key, append.base_offset]
         return Appended(agent=self.name, base_offset=append.base_offset, epoch=epoch, at_ms=at_ms)
 

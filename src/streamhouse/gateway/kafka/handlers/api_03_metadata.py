@@ -14,7 +14,6 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Final
 from uuid import UUID
-from weakref import WeakKeyDictionary
 
 from streamhouse.broker.cluster_view import ClusterView
 from streamhouse.broker.topics import Topic, WantedTopic
@@ -26,7 +25,6 @@ from streamhouse.gateway.kafka.handlers.operations import CLUSTER_OPERATIONS, TO
 from streamhouse.gateway.kafka.hot.metadata import (
     NO_OPERATIONS,
     BrokerRow,
-    TopicBlocks,
     TopicRow,
     encode_response,
     encode_topic,
@@ -43,8 +41,6 @@ _MAX_CREATED: Final = 100  # of one request; whoever wants more asks again
 _NEVER_CREATED: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Kafka keeps its own state in these; here it is in the metadata store, and a topic of that name would only mislead."""
 _LAST_TRY: Final = 3
-
-_blocks: WeakKeyDictionary[ClusterView, TopicBlocks] = WeakKeyDictionary()
 
 _Found = Topic | TopicRow
 
@@ -164,8 +160,7 @@ async def _create(call: Call, name: str) -> Topic | None:
 
 
 async def _encode(call: Call, found: Sequence[_Found], operations: int, *, hurry: bool) -> list[bytes]:
-    view = call.broker.view
-    kept = _blocks.setdefault(view, TopicBlocks())
+    view, kept = call.broker.view, call.memory.topic_blocks
     blocks: list[bytes] = []
     encoded = 0
     for one in found:

@@ -68,6 +68,8 @@ def _topic(call: Call, topic: Topic, indexes: range) -> Fields:
 
 def _partition(call: Call, topic: Topic, index: int) -> Fields:
     leader = call.broker.view.leader(PartitionKey(topic.topic_id, index))
+    if leader is not None and not leader.node.listens:
+        leader = None
     nodes = [] if leader is None else [leader.node.node_id]
     return {
         "error_code": ErrorCode.LEADER_NOT_AVAILABLE if leader is None else ErrorCode.NONE,
