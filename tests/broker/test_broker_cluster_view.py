@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from streamhouse import StreamHouse
+from streamhouse.broker.caller import Caller
 from streamhouse.broker.cluster_view import ClusterView, Endpoint
 from streamhouse.broker.topics import WantedTopic
 from streamhouse.core.clock import SystemClock
@@ -31,6 +32,8 @@ from streamhouse.metadata.opening import open_metadata
 PATIENCE_S = 30
 ME = UUID(int=1)
 WAL = UUID(int=9)
+
+CALLER = Caller(protocol="test")
 
 
 async def eventually(what: str, check: Callable[[], bool]) -> None:
@@ -378,7 +381,7 @@ def leaders(sh: StreamHouse, keys: Sequence[PartitionKey]) -> list[tuple[str, in
 
 async def test_two_agents_see_each_other_and_every_leader_that_moves(tmp_path: Path, postgres_database: str) -> None:
     async with agent(tmp_path, postgres_database, "a") as a:
-        topic = await a.agent.broker.topics.create(WantedTopic(name="t", partition_count=8, configs={}))
+        topic = await a.agent.broker.topics.create(WantedTopic(name="t", partition_count=8, configs={}), caller=CALLER)
         keys = topic.partition_keys()
         assert {led[0] for led in leaders(a, keys) if led} == {"a"}, "led when create returns"
         async with AsyncExitStack() as stack:

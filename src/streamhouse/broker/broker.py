@@ -2,7 +2,7 @@
 
     produce        batches into the log: order, checks, waiting, time-outs            produce.py, writers.py
     fetch          batches out of the log                                              fetch.py, reads.py
-    offsets        the ends of a log, the record at a time, the end of an epoch        offsets.py
+    offsets        the ends of a log, the record at a time, the end of an epoch        log_offsets.py
     topics         create, delete, grow                                                topics.py
     configs        describe and change                                                 configs.py
     groups         members and offsets of consumer groups                              groups/
@@ -21,10 +21,11 @@ from streamhouse.broker.cluster_view import ClusterView
 from streamhouse.broker.configs import Configs
 from streamhouse.broker.fetch import Fetch
 from streamhouse.broker.leading import Leading
-from streamhouse.broker.offsets import Offsets
+from streamhouse.broker.log_offsets import LogOffsets
 from streamhouse.broker.produce import Produce
 from streamhouse.broker.producer_ids import ProducerIds
 from streamhouse.broker.reads import Reads
+from streamhouse.broker.simple_offsets import SimpleOffsets
 from streamhouse.broker.topics import TopicAdmin
 from streamhouse.broker.writes import Writes
 from streamhouse.core.clock import Clock
@@ -43,12 +44,13 @@ class Broker:
     configs: Configs
     produce: Produce
     fetch: Fetch
-    offsets: Offsets
+    offsets: LogOffsets
     leading: Leading
     """The wait for a leader, for the calls of ``writes`` and ``reads``."""
     writes: Writes
     reads: Reads
     groups: GroupCoordinator
+    simple_offsets: SimpleOffsets
     producer_ids: ProducerIds
     settings: Settings
     clock: Clock

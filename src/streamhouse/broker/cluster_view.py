@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
 from streamhouse.broker.doubt import Doubt
@@ -38,6 +38,8 @@ from streamhouse.metadata.contract import (
 
 __all__ = ["ClusterView", "Endpoint", "Leader", "Node"]
 
+E = TypeVar("E", bound=StreamHouseError)
+
 TopicRef = str | UUID
 """A topic's name or its id, as a caller gives it."""
 
@@ -46,7 +48,9 @@ _FULL_LOOK_S: Final = 60.0
 _LONGEST_AGENT_POLL_S: Final = 5.0
 _PAUSE_S: Final = 0.02
 """After a change, a little patience: leases change by the hundred when an agent comes or goes."""
-_NOBODY: Final = (-1, -1)
+NOBODY: Final = (-1, -1)
+_FIND_LEADERS_S: Final = 0.5
+_MOST_LOOKED_AT: Final = 5_000  # partitions of one look that a caller waits for
 _ALL_SLOTS: Final = tuple(SlotKey(number) for number in range(COORDINATOR_SLOTS))
 
 
@@ -84,8 +88,10 @@ class ClusterView:
         self._changed = asyncio.Event()
         self._looking = asyncio.Lock()
         self._doubt = Doubt()
-        self._slot_look: asyncio.Task[None] | None = None
-        """A look at the slots that has not begun."""
+        self._next_look: asyncio.Task[None] | None = None
+        """A look at leases that callers wait for and that has not begun."""
+        self._next_keys: set[LeaseKey] = set()
+        """What it will look at."""
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, me: Agent | None, endpoints: Mapping[str, Endpoint] | None = None) -> None:
@@ -109,12 +115,17 @@ class ClusterView:
         await self.refresh()
 
     async def close(self) -> None:
-        tasks = [*self._tasks, *([] if self._slot_look is None else [self._slot_look])]
+        tasks = [*self._tasks, *([] if self._next_look is None else [self._next_look])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     # Agents.
+
+    @property
+    def has_agents(self) -> bool:
+        """Whether any agent lives, as far as is known here."""
+        return bool(self._by_agent)
 
     def nodes(self) -> Sequence[Node]:
         """Live agents that clients can connect to, by node id."""
@@ -145,7 +156,7 @@ class ClusterView:
         """Node id and epoch of every partition's leader that clients can connect to; (-1, -1) without one."""
         if topic.write_mode is WriteMode.LEADERLESS:
             found = map(self.leader, topic.partition_keys())
-            return [_NOBODY if leader is None else (leader.node.node_id, leader.epoch) for leader in found]
+            return [NOBODY if leader is None else (leader.node.node_id, leader.epoch) for leader in found]
         own, others = self._leases.of_topic(topic.topic_id)
         ids = {node.agent_id: node.node_id for node in self._nodes}
         listens = self.node_id in ids.values()
@@ -156,7 +167,7 @@ class ClusterView:
             elif partition in others and others[partition][0] in ids:
                 leaders.append((ids[others[partition][0]], others[partition][1]))
             else:
-                leaders.append(_NOBODY)
+                leaders.append(NOBODY)
         return leaders
 
     def coordinator(self, slot: SlotKey) -> Node | None:
@@ -216,6 +227,12 @@ class ClusterView:
         """A partition as people call it, for messages: its topic's id is shown only if the topic is not known."""
         topic = self._ids.get(key.topic_id)
         return str(key) if topic is None else f"{topic.name}/{key.partition}"
+
+    def with_name(self, error: E, key: PartitionKey) -> E:
+        """The same error with the partition's name in its message: lower layers know only the topic's id."""
+        if (name := self.name_of(key)) != str(key):
+            error.message = error.message.replace(str(key), name)
+        return error
 
     def find(self, ref: TopicRef) -> Topic | None:
         """From memory, by name or id."""
@@ -307,22 +324,45 @@ class ClusterView:
                 self._take_leases(await self._metadata.list_leases())
 
     async def look_at_slots(self) -> None:
-        """Read from the store who holds the coordinator slots. Callers that come during a look share the next one."""
+        """Read from the store which agents hold the coordinator slots."""
+        await self._look_at(_ALL_SLOTS)
+
+    async def find_leaders(self, topics: Iterable[Topic], *, timeout_s: float = _FIND_LEADERS_S) -> None:
+        """Read from the store the leaders of these topics' partitions that have none as far as is known here.
+
+        Another agent may have taken a lease a moment ago, and this one has not been told yet. Returns after
+        ``timeout_s`` at the latest; what is known here then has to do.
+        """
+        missing = [
+            PartitionKey(topic.topic_id, partition)
+            for topic in topics
+            for partition, leader in enumerate(self.leaders_of(topic))
+            if leader == NOBODY
+        ]
+        if missing:
+            with suppress(TimeoutError, StreamHouseError):
+                async with asyncio.timeout(timeout_s):
+                    await self._look_at(missing[:_MOST_LOOKED_AT])
+
+    async def _look_at(self, keys: Iterable[LeaseKey]) -> None:
+        """Callers that come during a look share the next one."""
         if self._alone:
             return
-        if self._slot_look is None:
-            self._slot_look = asyncio.create_task(self._look_at_slots(), name="view-slots")
-            self._slot_look.add_done_callback(_seen)
-        await asyncio.shield(self._slot_look)
+        self._next_keys.update(keys)
+        if self._next_look is None:
+            self._next_look = asyncio.create_task(self._look_at_next(), name="view-look")
+            self._next_look.add_done_callback(_seen)
+        await asyncio.shield(self._next_look)
 
-    async def _look_at_slots(self) -> None:
+    async def _look_at_next(self) -> None:
         try:
             await self._looking.acquire()
         finally:
-            self._slot_look = None  # from here on, what is read may be older than a new caller's question
+            # From here on, what is read may be older than a new caller's question.
+            keys, self._next_keys, self._next_look = list(self._next_keys), set(), None
         try:
-            self._take_leases(await self._metadata.list_leases(keys=_ALL_SLOTS), asked=_ALL_SLOTS)
-            if any(self._leases.holding(slot) is not None and self.coordinator(slot) is None for slot in _ALL_SLOTS):
+            self._take_leases(await self._metadata.list_leases(keys=keys), asked=keys)
+            if any((held := self._leases.holding(key)) is not None and held[0] not in self._by_agent for key in keys):
                 await self._look_at_agents()  # an agent may have joined a moment ago
         finally:
             self._looking.release()
@@ -434,6 +474,6 @@ class ClusterView:
 
 
 def _seen(look: asyncio.Task[None]) -> None:
-    """All callers may have given up: its error then has no one to be told to."""
+    """Take note of its error: all callers may have given up, and Python would log it as never retrieved."""
     if not look.cancelled():
         look.exception()

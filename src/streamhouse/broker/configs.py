@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import Final
 
 from streamhouse.broker.broker_configs import describe_broker, describe_group
+from streamhouse.broker.caller import Caller
 from streamhouse.broker.cluster_view import ClusterView
 from streamhouse.core import topic_config
 from streamhouse.core.errors import Conflict, InvalidRequest, InvalidTopicConfig
@@ -68,7 +69,9 @@ class Configs:
         """The same for every group, whether it exists or not."""
         return describe_group(self._settings)
 
-    async def alter_topic(self, name: str, changes: Sequence[ConfigChange], *, validate_only: bool = False) -> None:
+    async def alter_topic(
+        self, name: str, changes: Sequence[ConfigChange], *, caller: Caller, validate_only: bool = False
+    ) -> None:
         """Raises TopicNotFound, InvalidTopicConfig, InvalidRequest (the same config twice)."""
         names = [change.name for change in changes]
         if len(set(names)) != len(names):
@@ -86,7 +89,9 @@ class Configs:
                 if not left:
                     raise
 
-    async def replace_topic(self, name: str, configs: Mapping[str, str], *, validate_only: bool = False) -> None:
+    async def replace_topic(
+        self, name: str, configs: Mapping[str, str], *, caller: Caller, validate_only: bool = False
+    ) -> None:
         """All of them at once: what is not named goes back to its default."""
         for left in reversed(range(_MAX_TRIES)):
             topic = await self._fresh(name)

@@ -97,6 +97,14 @@ class _Plan:
         """Partitions that this agent is about to answer for."""
 
 
+class _Request(NamedTuple):
+    wanted: Sequence[tuple[TopicRef, Wanted]]
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    leader_only: bool
+
+
 class Fetch:
     def __init__(self, *, view: ClusterView, reads: Reads, writes: Writes) -> None:
         self._view = view
@@ -111,20 +119,25 @@ class Fetch:
         min_bytes: int,
         max_bytes: int,
         caller: Caller,
+        leader_only: bool = True,
     ) -> Sequence[Answer] | Awaitable[Sequence[Answer]]:
-        """One answer for each of ``wanted``, now or later. The first batch is given whole, even above ``max_bytes``."""
-        max_bytes = max(max_bytes, 0)
-        plan = self._plan(wanted)
+        """One answer for each of ``wanted``, now or later. The first batch is given whole, even above ``max_bytes``.
+
+        ``leader_only=False``: for a caller that cannot go to another agent. It gets what is committed, whichever agent
+        leads.
+        """
+        request = _Request(wanted, max_wait_ms, min_bytes, max(max_bytes, 0), leader_only)
+        plan = self._plan(request)
         if plan.opening and max_wait_ms > 0:
-            return self._read_when_open(wanted, plan.opening, max_wait_ms, min_bytes, max_bytes)
+            return self._read_when_open(request, plan.opening)
         if plan.diverging:
-            return self._read_later(wanted, plan, max_wait_ms, min_bytes, max_bytes)
+            return self._read_later(request, plan)
         results: Sequence[ReadResult] | None = ()
         if plan.requests:
-            least = _least_bytes(plan, max_wait_ms, min_bytes)
-            results = self._reads.read_now(plan.requests, max_bytes=max_bytes, min_bytes=least)
+            least = _least_bytes(request, plan)
+            results = self._reads.read_now(plan.requests, max_bytes=request.max_bytes, min_bytes=least)
         if results is None:
-            return self._read_later(wanted, plan, max_wait_ms, min_bytes, max_bytes)
+            return self._read_later(request, plan)
         for place, result in zip(plan.places, results, strict=True):
             plan.answers[place] = result
         return _complete(plan)
@@ -137,17 +150,25 @@ class Fetch:
         min_bytes: int,
         max_bytes: int,
         caller: Caller,
+        leader_only: bool = True,
     ) -> Sequence[Answer]:
         """``begin``, for a caller that awaits anyway."""
-        found = self.begin(wanted, max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=max_bytes, caller=caller)
+        found = self.begin(
+            wanted,
+            max_wait_ms=max_wait_ms,
+            min_bytes=min_bytes,
+            max_bytes=max_bytes,
+            caller=caller,
+            leader_only=leader_only,
+        )
         return await found if isinstance(found, Awaitable) else found
 
-    def _plan(self, wanted: Sequence[tuple[TopicRef, Wanted]]) -> _Plan:
+    def _plan(self, request: _Request) -> _Plan:
         view, reads = self._view, self._reads
-        plan = _Plan(len(wanted))
+        plan = _Plan(len(request.wanted))
         last: TopicRef | None = None
         topic = None
-        for place, (ref, asked) in enumerate(wanted):
+        for place, (ref, asked) in enumerate(request.wanted):
             if ref is not last:
                 topic = view.find(ref)
                 last = ref
@@ -158,44 +179,39 @@ class Fetch:
             try:
                 reads.leader_epoch(key, asked.current_leader_epoch, or_leaving=True)
             except StreamHouseError as error:
-                plan.answers[place] = Refused(error, key)
-                if isinstance(error, NotLeader) and self._writes.is_changing(key):
+                elsewhere = isinstance(error, NotLeader)
+                if elsewhere and self._writes.is_changing(key):
                     plan.opening.append(key)
-                continue
+                if request.leader_only or not elsewhere:
+                    plan.answers[place] = Refused(error, key)
+                    continue
             if asked.last_fetched_epoch >= 0:
                 plan.diverging.append((place, key))
             plan.places.append(place)
             plan.requests.append(ReadRequest(key=key, offset=asked.fetch_offset, max_bytes=max(asked.max_bytes, 0)))
         return plan
 
-    async def _read_when_open(
-        self,
-        wanted: Sequence[tuple[TopicRef, Wanted]],
-        opening: Sequence[PartitionKey],
-        max_wait_ms: int,
-        min_bytes: int,
-        max_bytes: int,
-    ) -> Sequence[Answer]:
-        await self._writes.wait_settled(opening, min(max_wait_ms / 1000, OPENING_WAIT_S))
-        return await self._read_later(wanted, self._plan(wanted), max_wait_ms, min_bytes, max_bytes)
+    async def _read_when_open(self, request: _Request, opening: Sequence[PartitionKey]) -> Sequence[Answer]:
+        await self._writes.wait_settled(opening, min(request.max_wait_ms / 1000, OPENING_WAIT_S))
+        return await self._read_later(request, self._plan(request))
 
-    async def _read_later(
-        self, wanted: Sequence[tuple[TopicRef, Wanted]], plan: _Plan, max_wait_ms: int, min_bytes: int, max_bytes: int
-    ) -> Sequence[Answer]:
+    async def _read_later(self, request: _Request, plan: _Plan) -> Sequence[Answer]:
         """Ask the metadata or the object store, or wait."""
         for place, key in plan.diverging:
-            await self._compare_epochs(wanted[place][1], plan, place, key)
-        least = _least_bytes(plan, max_wait_ms, min_bytes)
+            await self._compare_epochs(request.wanted[place][1], plan, place, key)
+        least = _least_bytes(request, plan)
         results = await self._reads.read(
-            plan.requests, max_bytes=max_bytes, min_bytes=least, max_wait_ms=max_wait_ms if least > 0 else 0
+            plan.requests,
+            max_bytes=request.max_bytes,
+            min_bytes=least,
+            max_wait_ms=request.max_wait_ms if least > 0 else 0,
         )
-        for place, request, result in zip(plan.places, plan.requests, results, strict=True):
-            key = request.key
+        for place, (key, _, _), result in zip(plan.places, plan.requests, results, strict=True):
             if isinstance(result, StreamHouseError):
-                plan.answers[place] = Refused(result, key)
+                plan.answers[place] = Refused(self._view.with_name(result, key), key)
                 continue
             plan.answers[place] = result
-            if not result.batches:
+            if not result.batches and request.leader_only:
                 try:  # it may have moved during the wait, and nothing more would be heard here
                     self._reads.leader_epoch(key, or_leaving=True)
                 except StreamHouseError as error:
@@ -221,11 +237,11 @@ class Fetch:
         del plan.places[at], plan.requests[at]
 
 
-def _least_bytes(plan: _Plan, max_wait_ms: int, min_bytes: int) -> int:
+def _least_bytes(request: _Request, plan: _Plan) -> int:
     """A refusal, or no time to wait, is answered at once."""
-    if max_wait_ms <= 0 or len(plan.requests) < len(plan.answers):
+    if request.max_wait_ms <= 0 or len(plan.requests) < len(plan.answers):
         return 0
-    return min_bytes
+    return request.min_bytes
 
 
 def _complete(plan: _Plan) -> Sequence[Answer]:

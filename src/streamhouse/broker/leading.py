@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from streamhouse.broker.cluster_view import ClusterView, TopicRef
 from streamhouse.broker.writes import Writes, partition_key, unknown_topic
-from streamhouse.core.errors import NotLeader
+from streamhouse.core.errors import NotLeader, StreamHouseError
 from streamhouse.core.ids import PartitionKey
 
 T = TypeVar("T")
@@ -49,13 +49,16 @@ class LeaderWait:
         """
         key = await self._find(topic, partition)
         try:
+            try:
+                return await question(key)
+            except NotLeader:
+                left_s = self._give_up_s - asyncio.get_running_loop().time()
+                if left_s <= 0 or not self._writes.is_changing(key):
+                    raise
+            await self._writes.wait_settled([key], left_s)
             return await question(key)
-        except NotLeader:
-            left_s = self._give_up_s - asyncio.get_running_loop().time()
-            if left_s <= 0 or not self._writes.is_changing(key):
-                raise
-        await self._writes.wait_settled([key], left_s)
-        return await question(key)
+        except StreamHouseError as error:
+            raise self._view.with_name(error, key) from error.__cause__
 
     async def _find(self, ref: TopicRef, partition: int) -> PartitionKey:
         known = self._view.find(ref) or await self._view.look_up(ref)

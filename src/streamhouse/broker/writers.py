@@ -35,6 +35,7 @@ from streamhouse.core.errors import (
 from streamhouse.core.ids import PartitionKey
 from streamhouse.core.topic_config import TopicConfig, effective
 from streamhouse.log.leased.log import LeasedLog
+from streamhouse.log.leased.partition import Phase
 from streamhouse.log.leased.writing import Append
 from streamhouse.metadata.dedup import ProducerWindow
 from streamhouse.wire.batch import (
@@ -53,6 +54,9 @@ _LENGTH_AND_MAGIC: Final = Struct(">8xi4xb")
 _LENGTH_COUNTS_FROM: Final = 12
 _FROM_ATTRIBUTES: Final = Struct(">hiqqqhii")
 _ATTRIBUTES_AT: Final = 21
+
+_LOOK_AGAIN_S: Final = 0.25
+_OPEN: Final = Phase.OPEN
 
 
 class Writer(Protocol):
@@ -162,13 +166,18 @@ class LeasedWriter(NoWriter):
         view: ClusterView,
         clock: Clock,
         taking_over: Callable[[PartitionKey], bool] = lambda key: False,
+        should_lead: Callable[[PartitionKey], bool] = lambda key: False,
     ) -> None:
-        """``taking_over``: whether this agent has agreed to lead a partition that another agent still closes."""
+        """``taking_over``: whether this agent has agreed to lead a partition that another agent still closes.
+
+        ``should_lead``: whether this agent should lead it as far as is known; asks for the lease at once if so.
+        """
         self._log = log
         self._leases = leases
         self._view = view
         self._clock = clock
         self._taking_over = taking_over
+        self._should_lead = should_lead
 
     def append(self, key: PartitionKey, batch: BytesLike, *, acks: int) -> Append | None:
         partition = self._log.partition(key)
@@ -195,24 +204,41 @@ class LeasedWriter(NoWriter):
 
     def is_changing(self, key: PartitionKey) -> bool:
         """This agent is about to lead the partition, or to know where an adopted upload ends in its log (R13); or it
-        hands the partition over, and will soon know to which agent."""
+        hands the partition over, and will soon know to which agent; or no agent is known to lead it, and this one
+        should (S1.16)."""
+        partition = self._log.partition(key)
+        if partition is not None and partition.phase is _OPEN and partition.guard.valid():
+            return False
         if self._log.is_behind_barrier(key) or self._view.leaving_epoch(key) is not None or self._taking_over(key):
             return True
         leadership = self._leases.get(key)
-        return leadership is not None and leadership.stage in (Stage.WAITING, Stage.OPENING) and leadership.valid()
+        if leadership is not None:
+            return leadership.stage in (Stage.WAITING, Stage.OPENING) and leadership.valid()
+        return self._view.leader(key) is None and self._should_lead(key)
 
     def is_full(self, size_bytes: int) -> bool:
         return self._log.is_full(size_bytes)
 
     async def wait_settled(self, keys: Sequence[PartitionKey], timeout_s: float) -> bool:
-        leaving = {key for key in keys if self._view.leaving_epoch(key) is not None}
+        waiting = list(keys)
         try:
             async with asyncio.timeout(timeout_s):
-                await self._log.wait_open([key for key in keys if key not in leaving])
-                await self._view.wait_moved(leaving)
+                while waiting := [key for key in waiting if self.is_changing(key)]:
+                    await self._wait_news()
         except TimeoutError:
             return False
         return True
+
+    async def _wait_news(self) -> None:
+        """Returns when a partition is opened here, when a lease changes hands, or after a moment: some ends of a
+        change are not announced, such as a transfer that fails."""
+        opened = asyncio.ensure_future(self._log.wait_any_opened())
+        changed = asyncio.ensure_future(self._view.wait_changed(_LOOK_AGAIN_S))
+        try:
+            await asyncio.wait((opened, changed), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            opened.cancel()
+            changed.cancel()
 
     async def wait_writable(self, key: PartitionKey, size_bytes: int, timeout_s: float) -> None:
         await self._log.wait_writable(key, size_bytes, timeout_s)

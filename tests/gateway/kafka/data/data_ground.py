@@ -15,7 +15,7 @@ from streamhouse.broker.broker import Broker
 from streamhouse.broker.cluster_view import ClusterView, Leader, Node
 from streamhouse.broker.fetch import Fetch
 from streamhouse.broker.leading import Leading
-from streamhouse.broker.offsets import Offsets
+from streamhouse.broker.log_offsets import LogOffsets
 from streamhouse.broker.produce import Produce
 from streamhouse.broker.reads import Reads
 from streamhouse.broker.writers import LeaderlessWriter, LeasedWriter
@@ -208,7 +208,7 @@ async def ground(directory: Path, **settings: Any) -> AsyncIterator[Ground]:
             view=view,
             produce=Produce(writes, view),
             fetch=Fetch(view=view, reads=reads, writes=writes),
-            offsets=Offsets(reads, leading),
+            offsets=LogOffsets(reads, leading),
             leading=leading,
             writes=writes,
             reads=reads,

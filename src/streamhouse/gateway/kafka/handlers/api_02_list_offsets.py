@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Final
 
-from streamhouse.broker.offsets import At, ListedOffset, OffsetQuestion
+from streamhouse.broker.log_offsets import At, ListedOffset, OffsetQuestion
 from streamhouse.core.errors import StreamHouseError
 from streamhouse.gateway.kafka.api import Buffers, Call, hot_api
 from streamhouse.gateway.kafka.codes import ErrorCode

@@ -4,8 +4,9 @@ No topics named: all of them (null; in version 0 an empty list); an empty list: 
 id. A topic that does not exist is created when the client and the setting kafka.auto_create_topics allow it.
 
 Different from Apache Kafka: a topic that is created on the way is led when the answer leaves, so that its first answer
-is not an error. A partition has one replica, its leader; without a leader it has none, and error 5. The controller is
-the live broker with the smallest id; every broker serves admin requests.
+is not an error. Before a partition without a leader gets error 5, the store is asked, for at most half a second:
+another agent may have become its leader a moment ago. A partition has one replica, its leader, or none. The controller
+is the live broker with the smallest id; every broker serves admin requests.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Final
 from uuid import UUID
 
-from streamhouse.broker.cluster_view import ClusterView
+from streamhouse.broker.cluster_view import NOBODY, ClusterView
 from streamhouse.broker.topics import Topic, WantedTopic
 from streamhouse.core.errors import MalformedRequest, MetadataError, StreamHouseError, TopicExists
 from streamhouse.core.ids import TopicId, check_topic_name
@@ -54,10 +55,14 @@ async def _answer(call: Call, request: Message) -> Buffers:
     found = await _find(call, request)
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NO_OPERATIONS
     view = call.broker.view
+    asked = False
     for tries in range(1, _LAST_TRY + 1):
         nodes = view.nodes()
-        blocks = await _encode(call, found, operations, hurry=tries == _LAST_TRY)
-        if view.nodes() is nodes:
+        blocks, without_leader = await _encode(call, found, operations, hurry=tries == _LAST_TRY)
+        if without_leader and not asked:
+            asked = True
+            await view.find_leaders(without_leader)
+        elif view.nodes() is nodes:
             break  # else a leader in the blocks may be missing among the brokers
     controller = view.controller()
     return encode_response(
@@ -151,7 +156,7 @@ async def _create(call: Call, name: str) -> Topic | None:
     if name in _NEVER_CREATED:
         return None
     try:
-        return await call.broker.topics.create(WantedTopic(name=name, configs={}))
+        return await call.broker.topics.create(WantedTopic(name=name, configs={}), caller=call.client.caller)
     except TopicExists:  # another client was quicker
         return await call.broker.topics.fresh(name)
 
@@ -159,9 +164,13 @@ async def _create(call: Call, name: str) -> Topic | None:
 # Who leads them.
 
 
-async def _encode(call: Call, found: Sequence[_Found], operations: int, *, hurry: bool) -> list[bytes]:
+async def _encode(
+    call: Call, found: Sequence[_Found], operations: int, *, hurry: bool
+) -> tuple[list[bytes], list[Topic]]:
+    """The topics' parts of the response, and the topics of which a partition has no leader as far as is known here."""
     view, kept = call.broker.view, call.memory.topic_blocks
     blocks: list[bytes] = []
+    without_leader: list[Topic] = []
     encoded = 0
     for one in found:
         if isinstance(one, TopicRow):
@@ -171,14 +180,16 @@ async def _encode(call: Call, found: Sequence[_Found], operations: int, *, hurry
         key, generation = (topic.topic_id, call.version, operations), (view.generation(topic.topic_id), topic.version)
         block = kept.get(key, generation)
         if block is None:
-            row = TopicRow(
-                name=topic.name, topic_id=topic.topic_id, operations=operations, partitions=view.leaders_of(topic)
-            )
+            leaders = view.leaders_of(topic)
+            row = TopicRow(name=topic.name, topic_id=topic.topic_id, operations=operations, partitions=leaders)
             block = encode_topic(call.version, row)
-            kept.put(key, generation, block)
+            if NOBODY in leaders:
+                without_leader.append(topic)
+            else:
+                kept.put(key, generation, block)
             encoded += topic.partition_count
         blocks.append(block)
         if encoded >= _PARTITIONS_AT_A_TIME and not hurry:
             encoded = 0
             await asyncio.sleep(0)
-    return blocks
+    return blocks, without_leader

@@ -24,7 +24,10 @@ async def describe_topic_partitions(call: Call, request: Message) -> Fields:
     room = max(1, min(request.response_partition_limit, _MAX_PARTITIONS))
     first, start = ("", 0) if request.cursor is None else (request.cursor.topic_name, request.cursor.partition_index)
     topics: list[Fields] = []
-    for name, topic in await _chosen(call, request):
+    chosen = await _chosen(call, request)
+    if request.topics:
+        await call.broker.view.find_leaders(topic for _, topic in chosen if topic is not None)
+    for name, topic in chosen:
         if name < first:
             continue
         begin = start if name == first else 0

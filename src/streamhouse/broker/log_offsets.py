@@ -18,7 +18,7 @@ from streamhouse.broker.reads import ANY_EPOCH, NO_EPOCH, NO_OFFSET, EpochEnd, I
 from streamhouse.core.errors import InvalidRequest, StreamHouseError
 from streamhouse.core.ids import PartitionKey
 
-__all__ = ["At", "IsolationLevel", "ListedOffset", "OffsetQuestion", "Offsets"]
+__all__ = ["At", "IsolationLevel", "ListedOffset", "LogOffsets", "OffsetQuestion"]
 
 _AT_A_TIME: Final = 50  # partitions looked up side by side: more would only queue at the metadata
 
@@ -59,7 +59,7 @@ class ListedOffset(NamedTuple):
     """The leader epoch of the record at ``offset``; for LATEST, the current one."""
 
 
-class Offsets:
+class LogOffsets:
     def __init__(self, reads: Reads, leading: Leading) -> None:
         self._reads = reads
         self._leading = leading
