@@ -124,6 +124,36 @@ async def test_clients_are_not_told_of_a_leader_that_does_not_listen(metadata: M
         assert view.generation(topic.topic_id) != before, "what was encoded before names no leader"
 
 
+async def test_an_agent_that_does_not_know_a_leader_asks_the_store(
+    metadata: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with view_of(metadata) as view:
+        monkeypatch.setattr(view, "_heard", lambda change: None)  # no notification arrives
+        topic = await make_topic(metadata, "t")
+        view.learned(topic)
+        node_id = await join(metadata, "other", "10.0.0.3:9092")
+        await lead(metadata, "other", topic.partition_keys())
+        assert view.leaders_of(topic) == [(-1, -1), (-1, -1)]
+        await view.find_leaders([topic])
+        assert view.leaders_of(topic) == [(node_id, 1), (node_id, 1)]
+
+
+async def test_a_store_that_does_not_answer_is_not_waited_for(
+    metadata: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hangs(**_: object) -> list[object]:
+        await asyncio.Event().wait()
+        return []
+
+    async with view_of(metadata) as view:
+        topic = await make_topic(metadata, "t")
+        view.learned(topic)
+        monkeypatch.setattr(metadata, "list_leases", hangs)
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(*(view.find_leaders([topic], timeout_s=0.01) for _ in range(20)))
+        assert view.leaders_of(topic) == [(-1, -1), (-1, -1)]
+
+
 async def test_leases_of_others_are_seen_when_they_change_and_own_ones_only_when_told(metadata: MetadataStore) -> None:
     async with view_of(metadata) as view:
         await join(metadata, "other", "10.0.0.2:9092")
