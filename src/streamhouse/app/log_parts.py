@@ -16,14 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from streamhouse.app.adoptions import Adoptions
-from streamhouse.app.expiry import ExpiryOptions, RowExpiry
-from streamhouse.app.metadata_progress import MetadataProgress, check_frames_follow, check_wal_directory
 from streamhouse.app.ownership import LogOwner
 from streamhouse.app.recovery import recovery_line
-from streamhouse.app.requests import FlushRequests
 from streamhouse.app.stores import Stores
-from streamhouse.app.topics import TopicWatch
 from streamhouse.cluster.contract import Mode, Timings
 from streamhouse.cluster.member import Member
 from streamhouse.core.clock import Clock
@@ -46,6 +41,11 @@ from streamhouse.log.wal.opening import open_wal
 from streamhouse.log.wal.options import WalOptions
 from streamhouse.log.wal.recovery import Recovered
 from streamhouse.log.wal.wal import Wal
+from streamhouse.maintenance.adoptions import Adoptions
+from streamhouse.maintenance.expiry import ExpiryOptions, RowExpiry
+from streamhouse.maintenance.flush_requests import FlushRequests
+from streamhouse.maintenance.metadata_progress import MetadataProgress, check_frames_follow, check_wal_directory
+from streamhouse.maintenance.topic_watch import TopicWatch
 from streamhouse.metadata.contract import AgentInfo, Durability
 
 _BUSY_SEGMENT_BYTES: Final = 4 * MIB

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from streamhouse.app.topics import TopicWatch
 from streamhouse.cluster.contract import Loss
 from streamhouse.cluster.lease_table import LeaseGuard
 from streamhouse.cluster.member import Member
 from streamhouse.core.ids import PartitionKey
 from streamhouse.log.leased.log import LeasedLog
+from streamhouse.maintenance.topic_watch import TopicWatch
 from streamhouse.metadata.contract import Lease, LeaseKey, SlotKey
 
 

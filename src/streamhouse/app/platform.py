@@ -32,6 +32,7 @@ from streamhouse.broker.caller import Caller
 from streamhouse.broker.fetch import Diverging, PlainWanted, Refused
 from streamhouse.broker.log_offsets import At, OffsetQuestion
 from streamhouse.broker.produce import WriteOrder
+from streamhouse.broker.simple_offsets import CommittedOffset
 from streamhouse.broker.topics import Topic, WantedTopic
 from streamhouse.core.clock import Clock, SystemClock
 from streamhouse.core.errors import (
@@ -46,7 +47,6 @@ from streamhouse.core.randomness import Randomness, SystemRandomness
 from streamhouse.core.settings import SCHEMA, Settings, load_settings
 from streamhouse.core.suggest import did_you_mean
 from streamhouse.gateway.front_end import FrontEnd
-from streamhouse.metadata.contract import CommittedOffset
 from streamhouse.wire.batch import iter_batches
 from streamhouse.wire.codecs import Codec
 from streamhouse.wire.murmur2 import partition_for_key

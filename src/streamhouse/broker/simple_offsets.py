@@ -14,6 +14,8 @@ from streamhouse.core.errors import PartitionNotFound
 from streamhouse.core.ids import PartitionKey
 from streamhouse.metadata.contract import CommittedOffset, MetadataStore, OffsetCommit, Topic
 
+__all__ = ["CommittedOffset", "SimpleOffsets"]
+
 
 class SimpleOffsets:
     def __init__(self, metadata: MetadataStore, topics: TopicAdmin) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from node import Node, Stage, acked, batch, settle, stored, values_in
 
-from streamhouse.app.adoptions import Adoptions
 from streamhouse.core.clock import ManualClock
 from streamhouse.core.errors import (
     BackPressureRejected,
@@ -28,6 +27,7 @@ from streamhouse.log.leased.adoption import Adoption, Share, shares_of
 from streamhouse.log.leased.partition import Phase
 from streamhouse.log.reader.options import ReaderOptions
 from streamhouse.log.reader.reader import LogReader
+from streamhouse.maintenance.adoptions import Adoptions
 from streamhouse.metadata.contract import (
     KAFKA_BATCHES,
     Durability,

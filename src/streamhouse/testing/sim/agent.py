@@ -13,10 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from streamhouse.app.adoptions import Adoptions
 from streamhouse.app.ownership import LogOwner
-from streamhouse.app.requests import FlushRequests
-from streamhouse.app.topics import TopicWatch
 from streamhouse.broker.caller import Caller
 from streamhouse.broker.cluster_view import ClusterView
 from streamhouse.broker.produce import Outcome, Produce, ProduceCall, WriteOrder
@@ -36,6 +33,9 @@ from streamhouse.log.reader.options import ReaderOptions
 from streamhouse.log.reader.reader import LogReader
 from streamhouse.log.tail import TailCache
 from streamhouse.log.wal import TaskPump, Wal, open_wal
+from streamhouse.maintenance.adoptions import Adoptions
+from streamhouse.maintenance.flush_requests import FlushRequests
+from streamhouse.maintenance.topic_watch import TopicWatch
 from streamhouse.metadata.contract import AgentInfo, Durability, WriteMode
 from streamhouse.objectstore.retries import RetryingStore
 from streamhouse.testing.sim.clock import SimClock

@@ -14,12 +14,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from streamhouse.app.background import Background, Report, unheard
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import NotLeader, StreamHouseError
 from streamhouse.core.ids import PartitionKey
 from streamhouse.log.leased.adoption import Adoption, Share, shares_of
 from streamhouse.log.leased.log import LeasedLog
+from streamhouse.maintenance.background import Background, Report, unheard
 from streamhouse.metadata.contract import ChangeKind, IntentKey, IntentSlice, MetadataStore
 
 _RECHECK_S: Final = 10.0

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from streamhouse.app.belonging import bind_object_store
 from streamhouse.app.platform import StreamHouse
+from streamhouse.app.store_binding import bind_object_store
 from streamhouse.core.clock import SystemClock
 from streamhouse.core.errors import DurabilityMismatch, InvalidSetting, StoreMisconfigured
 from streamhouse.core.randomness import SystemRandomness
