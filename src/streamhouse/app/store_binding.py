@@ -3,7 +3,7 @@
     object store   the object ``cluster-id``: the store's own id, and the cluster's
     metadata       a definition of kind ``object-store``: the store's id, and where it was found
 
-Agents that share the metadata and not the objects would acknowledge records that nobody but they can read; two clusters
+Agents that share the metadata and not the objects would acknowledge records that no other agent can read; two clusters
 in one object store could one day clean up each other's objects. Both are refused at the start, before anything is
 written.
 """

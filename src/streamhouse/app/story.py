@@ -26,7 +26,7 @@ from streamhouse.wire.codecs import Codec
 from streamhouse.wire.records import build_batch
 
 ZONES: Final = ("us-east-1a", "us-east-1b", "us-east-1c")
-_PATIENCE_S: Final = 120.0
+_LONGEST_S: Final = 120.0
 """The longest anything here may take: a death is noticed after a liveness timeout, a minute by default."""
 _LOOK_S: Final = 0.05
 
@@ -111,14 +111,14 @@ async def _topic(stores: Stores, randomness: Randomness, name: str, partition_co
 
 
 async def _all_led(actors: Sequence[Actor], keys: Sequence[PartitionKey]) -> None:
-    async with asyncio.timeout(_PATIENCE_S):
+    async with asyncio.timeout(_LONGEST_S):
         while not all(_leader(actors, key) for key in keys):  # noqa: ASYNC110 -- several logs, no event of all of them
             await asyncio.sleep(_LOOK_S)
 
 
 async def _shared_out(actors: Sequence[Actor]) -> None:
-    """Everybody sees everybody, and holds what the ring gives to it."""
-    async with asyncio.timeout(_PATIENCE_S):
+    """Return when every agent sees all others, and holds what the ring gives to it."""
+    async with asyncio.timeout(_LONGEST_S):
         while not all(_has_its_share(actor, len(actors)) for actor in actors):  # noqa: ASYNC110 -- as above
             await asyncio.sleep(_LOOK_S)
 
@@ -143,8 +143,8 @@ async def _write(
 
 
 async def _append(actors: Sequence[Actor], key: PartitionKey, batch: bytes) -> int:
-    """As a client does: to whoever leads, and again if that has changed. Returns the next offset."""
-    async with asyncio.timeout(_PATIENCE_S):
+    """Write as a client does: to the leader, and again if that has changed. Returns the next offset."""
+    async with asyncio.timeout(_LONGEST_S):
         while True:
             actor = _leader(actors, key)
             if actor is not None:

@@ -1,13 +1,13 @@
-"""Who is there and who leads what, as this agent knows it: memory that a request reads without waiting.
+"""The agents, the topics, and which agent leads what, as this agent knows it. Requests read it without waiting.
 
-    own leases       told by the owner of the leases, the moment they begin and end
+    own leases       told by the owner of the leases, when they begin and end
     others' leases   from the store, when it says that they changed, and now and then unasked
-    agents           asked for: nobody announces a death
+    agents           asked for now and then: no agent announces its own death
 
 Keeps itself fresh, and says when something changed; what is known of leases is in known_leases.py.
 
 What is wrong here for a moment costs a client one more round: the log and the metadata commit decide, never this. Must
-not take part in any decision about who leads.
+not take part in any decision about leadership.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _FULL_LOOK_S: Final = 60.0
 """Notifications may be lost; this bounds for how long that matters."""
 _LONGEST_AGENT_POLL_S: Final = 5.0
 _PAUSE_S: Final = 0.02
-"""After a change, a little patience: leases change by the hundred when an agent comes or goes."""
-NOBODY: Final = (-1, -1)
+"""The rest after a look: leases change by the hundred when an agent comes or goes."""
+NO_LEADER: Final = (-1, -1)
 _FIND_LEADERS_S: Final = 0.5
 _MOST_LOOKED_AT: Final = 5_000  # partitions of one look that a caller waits for
 _ALL_SLOTS: Final = tuple(SlotKey(number) for number in range(COORDINATOR_SLOTS))
@@ -144,7 +144,7 @@ class ClusterView:
     # Leaders.
 
     def leader(self, key: PartitionKey) -> Leader | None:
-        """None when nobody leads it now, as far as is known here."""
+        """None when no agent leads it now, as far as is known here."""
         held = self._leases.holding(key)
         if held is None:
             return self._leaderless(key)
@@ -156,7 +156,7 @@ class ClusterView:
         """Node id and epoch of every partition's leader that clients can connect to; (-1, -1) without one."""
         if topic.write_mode is WriteMode.LEADERLESS:
             found = map(self.leader, topic.partition_keys())
-            return [NOBODY if leader is None else (leader.node.node_id, leader.epoch) for leader in found]
+            return [NO_LEADER if leader is None else (leader.node.node_id, leader.epoch) for leader in found]
         own, others = self._leases.of_topic(topic.topic_id)
         ids = {node.agent_id: node.node_id for node in self._nodes}
         listens = self.node_id in ids.values()
@@ -167,7 +167,7 @@ class ClusterView:
             elif partition in others and others[partition][0] in ids:
                 leaders.append((ids[others[partition][0]], others[partition][1]))
             else:
-                leaders.append(NOBODY)
+                leaders.append(NO_LEADER)
         return leaders
 
     def coordinator(self, slot: SlotKey) -> Node | None:
@@ -271,7 +271,7 @@ class ClusterView:
         return topics
 
     def learned(self, topic: Topic) -> None:
-        """Somebody here has it fresh from the store."""
+        """Take note of a topic that a caller has just read from the store."""
         known = self._ids.get(topic.topic_id)
         if known is not None and known.version >= topic.version:
             return
@@ -337,7 +337,7 @@ class ClusterView:
             PartitionKey(topic.topic_id, partition)
             for topic in topics
             for partition, leader in enumerate(self.leaders_of(topic))
-            if leader == NOBODY
+            if leader == NO_LEADER
         ]
         if missing:
             with suppress(TimeoutError, StreamHouseError):

@@ -1,4 +1,4 @@
-"""Configs of topics, agents and groups: described to whoever asks, and changed where they can be, which is on topics.
+"""Configs of topics, agents and groups: described for all three, changed for topics only.
 
 Kafka's four ways to change a config are here once: set, delete (back to the default), append to and subtract from a
 list. A change is checked as a whole before any of it is stored.
@@ -20,7 +20,7 @@ from streamhouse.core.settings import Settings
 from streamhouse.core.topic_config import TOPIC_CONFIGS, ConfigType, Description
 from streamhouse.metadata.contract import MetadataStore, Topic
 
-_MAX_TRIES: Final = 5  # somebody else changes the same topic at the same moment; more often is no accident
+_MAX_TRIES: Final = 5  # another process changes the same topic at the same moment; more often is no accident
 
 
 class Change(IntEnum):

@@ -1,4 +1,4 @@
-"""Who holds which lease, as this agent knows it. Pure; what it answers may be a moment old.
+"""Which agent holds which lease, as this agent knows it. Pure; what it answers may be a moment old.
 
     own       held and open here, by word of their owner
     leaving   closed here and not yet held elsewhere: this agent's until the store names another

@@ -31,7 +31,7 @@ ANY_EPOCH: Final = -1
 NO_EPOCH: Final = -1
 NO_OFFSET: Final = -1
 
-_MAX_HISTORIES: Final = 10_000  # each a few hundred bytes; one for every partition whose epochs somebody asked for
+_MAX_HISTORIES: Final = 10_000  # each a few hundred bytes; one for every partition whose epochs were asked for
 
 
 class IsolationLevel(IntEnum):

@@ -224,12 +224,12 @@ class LeasedWriter(NoWriter):
         try:
             async with asyncio.timeout(timeout_s):
                 while waiting := [key for key in waiting if self.is_changing(key)]:
-                    await self._wait_news()
+                    await self._wait_for_change()
         except TimeoutError:
             return False
         return True
 
-    async def _wait_news(self) -> None:
+    async def _wait_for_change(self) -> None:
         """Returns when a partition is opened here, when a lease changes hands, or after a moment: some ends of a
         change are not announced, such as a transfer that fails."""
         opened = asyncio.ensure_future(self._log.wait_any_opened())

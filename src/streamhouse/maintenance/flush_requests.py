@@ -1,4 +1,4 @@
-"""Flush requests: somebody who reads objects (Spark) asks the leaders to bring out what they have acknowledged."""
+"""Answers flush requests: a reader of objects (Spark) asks the leaders to commit what they have acknowledged."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The Kafka door.
+"""The Kafka front end.
 
-server.py       listeners; start and stop
-door.py         what connections share: limits, counters, who overstays
+server.py       listeners; bind, open, drain, close
+connections.py  what all connections share: limits, counters, time-outs
 connection.py   one client: frames in, answers out, when to read and when not
 inbox.py        bytes → frames      answers.py  answers in order      budget.py  memory of all requests together
-dispatch.py     frame → handler     complaints.py  what the log says of clients
+dispatch.py     frame → handler     rate_limited_log.py  log lines about clients
 api.py          what an API is: versions, handler, how it registers itself
 handlers/       one file per API, named by key and name
 hot/            hand-written codecs of the requests that carry the data

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Started(NamedTuple):
     correlation_id: int
     flexible: bool
-    """Of the response's header."""
+    """Whether the response's header has tagged fields."""
     pipelined: bool
     cancel_with_client: bool
     """Whether its wait ends with the connection. A cold handler goes on, as in Kafka: it may be half-way."""

@@ -1,4 +1,4 @@
-"""Where a client should go instead: the leader of a partition that is not led here, as answers name it (KIP-951)."""
+"""The leader of a partition that is not led here, as answers name it, so that the client goes there (KIP-951)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from streamhouse.gateway.kafka.hot.leaders import CurrentLeader, NodeEndpoint
 
 
 def current_leader(call: Call, key: PartitionKey, *, may_be_here: bool = False) -> CurrentLeader | None:
-    """None when nobody else is known to lead it: a client then asks for metadata.
+    """None when no other agent is known to lead it: a client then asks for metadata.
 
     ``may_be_here``: the client came to the right place with an old epoch, and is to come again with the new one.
     """

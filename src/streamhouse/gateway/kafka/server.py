@@ -1,4 +1,4 @@
-"""The Kafka front end: sockets on listeners, a Connection for each client.
+"""The Kafka front end: sockets on listeners, a KafkaConnection for each client.
 
 It implements gateway/front_end.py. ``drain`` answers requests under way for at most the grace time of its limits;
 ``close`` cancels the rest.
@@ -21,9 +21,9 @@ from streamhouse.core.clock import Clock, SystemClock
 from streamhouse.core.errors import ConfigError
 from streamhouse.core.settings import Address
 from streamhouse.gateway.kafka.api import Api, ServerMemory, apis
-from streamhouse.gateway.kafka.connection import Connection
+from streamhouse.gateway.kafka.connection import KafkaConnection
+from streamhouse.gateway.kafka.connections import Connections, ServerLimits, ServerStats
 from streamhouse.gateway.kafka.dispatch import Dispatcher
-from streamhouse.gateway.kafka.door import Door, ServerLimits, ServerStats
 from streamhouse.gateway.kafka.handlers import register_all
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class KafkaServer:
         self._listeners = list(listeners)
         self._sockets: list[tuple[Listener, socket.socket]] = []
         self._servers: list[asyncio.Server] = []
-        self._door: Door | None = None
+        self._connections: Connections | None = None
 
     @property
     def listeners(self) -> Sequence[Listener]:
@@ -89,11 +89,11 @@ class KafkaServer:
 
     @property
     def stats(self) -> ServerStats:
-        return ServerStats() if self._door is None else self._door.stats
+        return ServerStats() if self._connections is None else self._connections.stats
 
     async def bind(self) -> None:
         """Raises ConfigError where an address cannot be had; then none is kept."""
-        assert self._door is None, "bound already"
+        assert self._connections is None, "bound already"
         loop = asyncio.get_running_loop()
         try:
             for index, listener in enumerate(self._listeners):
@@ -105,14 +105,14 @@ class KafkaServer:
         except BaseException:
             self._close_sockets()
             raise
-        self._door = Door(loop=loop, dispatcher=self._dispatcher, limits=self._limits)
+        self._connections = Connections(loop=loop, dispatcher=self._dispatcher, limits=self._limits)
 
     async def open(self) -> None:
         """Let clients in. Raises ConfigError if another process has begun to listen on an address since ``bind``."""
-        assert self._door is not None, "bind comes first"
+        assert self._connections is not None, "bind comes first"
         loop = asyncio.get_running_loop()
         for listener, bound in self._sockets:
-            factory = partial(Connection, self._door, listener.name)
+            factory = partial(KafkaConnection, self._connections, listener.name)
             try:
                 self._servers.append(await loop.create_server(factory, sock=bound, backlog=BACKLOG))
             except OSError as error:
@@ -126,28 +126,28 @@ class KafkaServer:
         for server in self._servers:
             server.close()
         self._close_sockets()
-        door = self._door
-        if door is None:
+        connections = self._connections
+        if connections is None:
             return
-        door.close()
-        for connection in list(door.connections):
+        connections.close()
+        for connection in list(connections.live):
             connection.drain()
-        await _emptied(door, self._limits.stop_grace_ms / 1000 if grace_s is None else grace_s)
+        await _emptied(connections, self._limits.stop_grace_ms / 1000 if grace_s is None else grace_s)
 
     async def close(self) -> None:
         """Cancel the requests that are still under way, and disconnect everyone."""
         await self.drain(0)
-        door = self._door
-        if door is None:
+        connections = self._connections
+        if connections is None:
             return
-        for connection in list(door.connections):
+        for connection in list(connections.live):
             connection.abort("stopped", "")
-        pending = [slot.future for slot in door.under_way_slots if slot.future is not None]
+        pending = [slot.future for slot in connections.under_way_slots if slot.future is not None]
         for future in pending:
             future.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
-        await _emptied(door, CLOSING_S)
-        door.stop_sweeping()
+        await _emptied(connections, CLOSING_S)
+        connections.stop_sweeping()
         self._servers.clear()
 
     def _close_sockets(self) -> None:
@@ -156,10 +156,10 @@ class KafkaServer:
         self._sockets.clear()
 
 
-async def _emptied(door: Door, timeout_s: float) -> None:
-    if door.connections and timeout_s > 0:
+async def _emptied(connections: Connections, timeout_s: float) -> None:
+    if connections.live and timeout_s > 0:
         with suppress(TimeoutError):
-            await asyncio.wait_for(door.emptied.wait(), timeout_s)
+            await asyncio.wait_for(connections.emptied.wait(), timeout_s)
 
 
 async def _sockets_of(listener: Listener) -> list[socket.socket]:

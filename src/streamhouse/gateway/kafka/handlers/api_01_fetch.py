@@ -9,7 +9,7 @@ that is about to lead a partition is waited for; one that hands it over serves w
 users. It does not end the wait at once, but after half a second: some clients ask again without a pause.
 
 Deviations: no follower fetching: the preferred replica is always -1, a replica id is ignored and nothing beyond the
-high watermark is served to anybody. 103 does not occur: a topic is looked up by its id, never by both.
+high watermark is served. 103 does not occur: a topic is looked up by its id, never by both.
 """
 
 from __future__ import annotations

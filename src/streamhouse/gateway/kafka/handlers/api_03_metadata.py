@@ -1,4 +1,4 @@
-"""Metadata (3), versions 0–13: the brokers, the topics asked for, and who leads their partitions.
+"""Metadata (3), versions 0–13: the brokers, the topics asked for, and the leaders of their partitions.
 
 No topics named: all of them (null; in version 0 an empty list); an empty list: none. By name or, from version 12 on, by
 id. A topic that does not exist is created when the client and the setting kafka.auto_create_topics allow it.
@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Final
 from uuid import UUID
 
-from streamhouse.broker.cluster_view import NOBODY, ClusterView
+from streamhouse.broker.cluster_view import NO_LEADER, ClusterView
 from streamhouse.broker.topics import Topic, WantedTopic
 from streamhouse.core.errors import MalformedRequest, MetadataError, StreamHouseError, TopicExists
 from streamhouse.core.ids import TopicId, check_topic_name
@@ -38,7 +38,7 @@ _KEY: Final = 3
 _IDS_FROM: Final = 12
 _PARTITIONS_AT_A_TIME: Final = 2_000  # a millisecond or two of encoding; then others have their turn
 _MANY_UNKNOWN: Final = 20  # above it, one look at all topics is cheaper than one at each
-_MAX_CREATED: Final = 100  # of one request; whoever wants more asks again
+_MAX_CREATED: Final = 100  # topics of one request; a client that wants more asks again
 _NEVER_CREATED: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Kafka keeps its own state in these; here it is in the metadata store, and a topic of that name would only mislead."""
 _LAST_TRY: Final = 3
@@ -161,7 +161,7 @@ async def _create(call: Call, name: str) -> Topic | None:
         return await call.broker.topics.fresh(name)
 
 
-# Who leads them.
+# Their leaders.
 
 
 async def _encode(
@@ -183,7 +183,7 @@ async def _encode(
             leaders = view.leaders_of(topic)
             row = TopicRow(name=topic.name, topic_id=topic.topic_id, operations=operations, partitions=leaders)
             block = encode_topic(call.version, row)
-            if NOBODY in leaders:
+            if NO_LEADER in leaders:
                 without_leader.append(topic)
             else:
                 kept.put(key, generation, block)

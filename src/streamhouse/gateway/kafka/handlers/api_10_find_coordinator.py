@@ -19,7 +19,7 @@ from streamhouse.gateway.kafka.wire.message import Message
 
 _MANY_FROM: Final = 4
 _GROUP, _TRANSACTION = 0, 1
-_NOBODY: Final[Fields] = {"node_id": -1, "host": "", "port": -1}
+_NO_NODE: Final[Fields] = {"node_id": -1, "host": "", "port": -1}
 
 
 @cold_api(10, (0, 6))
@@ -44,11 +44,11 @@ async def find_coordinator(call: Call, request: Message) -> Fields:
 def _coordinator(call: Call, key_type: int, node: Node | None) -> Fields:
     if key_type == _TRANSACTION:
         message = "transactions are not supported yet"
-        return {**_NOBODY, **refusal(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message)}
+        return {**_NO_NODE, **refusal(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message)}
     if key_type != _GROUP:
-        return {**_NOBODY, **refusal(ErrorCode.INVALID_REQUEST, f"no coordinators of type {key_type}")}
+        return {**_NO_NODE, **refusal(ErrorCode.INVALID_REQUEST, f"no coordinators of type {key_type}")}
     if node is None:
         message = "no agent coordinates this group at the moment"
-        return {**_NOBODY, **refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)}
+        return {**_NO_NODE, **refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)}
     endpoint = call.broker.view.endpoint(node, call.client.listener)
     return {"node_id": node.node_id, "host": endpoint.host, "port": endpoint.port, **FINE}

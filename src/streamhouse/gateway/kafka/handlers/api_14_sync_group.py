@@ -1,4 +1,4 @@
-"""SyncGroup (14), versions 0–5: the leader hands out the assignment, everybody takes theirs. Held until it has."""
+"""SyncGroup (14), versions 0–5: the leader gives the assignment, and every member waits for its share."""
 
 from __future__ import annotations
 

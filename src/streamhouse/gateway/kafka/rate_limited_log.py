@@ -20,7 +20,7 @@ class _Window:
     left_out: int = 0
 
 
-class Complaints:
+class RateLimitedLog:
     """At most LINES lines of one level in WINDOW_S seconds, so that many bad clients do not hide one bug of ours; those
     left out are counted in the next window."""
 
