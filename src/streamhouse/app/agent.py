@@ -18,8 +18,7 @@ from typing import Final
 
 from streamhouse.app.broker_parts import make_broker
 from streamhouse.app.front_ends import make_kafka
-from streamhouse.app.log_parts import AgentIdentity, LogParts, Surroundings, open_log
-from streamhouse.app.recovery import recovery_line
+from streamhouse.app.log_parts import AgentIdentity, LogParts, Surroundings, open_log, recovery_line
 from streamhouse.app.stores import Stores
 from streamhouse.broker.broker import Broker
 from streamhouse.core.clock import Clock

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Final
 
 from streamhouse.app.ownership import LogOwner
-from streamhouse.app.recovery import recovery_line
 from streamhouse.app.stores import Stores
 from streamhouse.cluster.contract import Mode, Timings
 from streamhouse.cluster.member import Member
@@ -27,6 +26,7 @@ from streamhouse.core.limits import MIB
 from streamhouse.core.randomness import Randomness
 from streamhouse.core.settings import Durability as DurabilitySetting
 from streamhouse.core.settings import Settings
+from streamhouse.core.units import format_size
 from streamhouse.core.urls import scheme_of
 from streamhouse.log.leased.adoption import Adoption
 from streamhouse.log.leased.log import LeasedLog
@@ -265,3 +265,25 @@ def leased_options(settings: Settings, durability: Durability) -> LeasedOptions:
         max_buffer_bytes=settings.memory.write_buffer_bytes,
         producer_expiration_ms=settings.kafka.producer_id_expiration_ms,
     )
+
+
+def recovery_line(found: Recovered, *, replayed: int | None) -> str:
+    """What a start found in the write-ahead log, in one line for people.
+
+    ``replayed``: how many of the batches were not in the log yet and are now; None when that is not known.
+    """
+    if not found.file_count:
+        return "a new write-ahead log"
+    size = f" ({format_size(found.batch_bytes)})" if found.frame_count else ""
+    parts = [f"{_count(found.frame_count, 'batch', 'batches')}{size} in {_count(found.file_count, 'file', 'files')}"]
+    if replayed is not None and found.frame_count:
+        parts.append(f"{replayed or 'none'} replayed")
+    if found.torn_bytes:
+        parts.append(f"a torn end of {format_size(found.torn_bytes)} cut off")
+    if found.discarded_file_count:
+        parts.append(f"{_count(found.discarded_file_count, 'file', 'files')} behind it discarded")
+    return f"write-ahead log recovered: {', '.join(parts)}"
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number or 'no'} {one if number == 1 else many}"

@@ -286,6 +286,7 @@ class StreamHouse:
 
     async def flush(self) -> None:
         """Everything written here so far is in the object store and the metadata when this returns."""
+        self._check_agent()
         await self.agent.log.flush()
 
     # Progress of consumer groups.

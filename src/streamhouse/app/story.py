@@ -16,12 +16,17 @@ from typing import Final
 from streamhouse.app.agent import Agent, AgentIdentity
 from streamhouse.app.demo import DEMO_TOPICS, demo_records
 from streamhouse.app.stores import Stores, open_stores
+from streamhouse.broker.caller import Caller
+from streamhouse.broker.fetch import PlainWanted
+from streamhouse.broker.produce import WriteOrder
+from streamhouse.broker.reads import ReadResult
+from streamhouse.broker.topics import WantedTopic
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import CorruptData, NotLeader, TopicExists
-from streamhouse.core.ids import PartitionKey, TopicId
+from streamhouse.core.ids import PartitionKey
 from streamhouse.core.randomness import Randomness
 from streamhouse.core.settings import Settings
-from streamhouse.metadata.contract import Lease, NewTopic, ScanRange, Topic
+from streamhouse.metadata.contract import Lease, ScanRange, Topic
 from streamhouse.wire.codecs import Codec
 from streamhouse.wire.records import build_batch
 
@@ -29,6 +34,9 @@ ZONES: Final = ("us-east-1a", "us-east-1b", "us-east-1c")
 _LONGEST_S: Final = 120.0
 """The longest anything here may take: a death is noticed after a liveness timeout, a minute by default."""
 _LOOK_S: Final = 0.05
+_WRITE_TIMEOUT_MS: Final = 30_000
+_READ_BYTES: Final = 1 << 20
+_CALLER: Final = Caller(protocol="python", client_id="story")
 
 Cell = str | int
 Tell = Callable[[str, Sequence[str], Sequence[Sequence[Cell]]], None]
@@ -44,7 +52,7 @@ class Actor:
 async def tell_story(settings: Settings, *, clock: Clock, randomness: Randomness, tell: Tell) -> None:
     """Raises CorruptData if what is read back in the end is not what was acknowledged."""
     async with _stage(settings, clock=clock, randomness=randomness) as (stores, actors):
-        topics = [await _topic(stores, randomness, demo.name, demo.partition_count) for demo in DEMO_TOPICS]
+        topics = [await _topic(actors[0], demo.name, demo.partition_count) for demo in DEMO_TOPICS]
         keys = [key for topic in topics for key in topic.partition_keys()]
         await _shared_out(actors)
         await _all_led(actors, keys)
@@ -101,13 +109,13 @@ async def _stage(
         yield stores, actors
 
 
-async def _topic(stores: Stores, randomness: Randomness, name: str, partition_count: int) -> Topic:
+async def _topic(actor: Actor, name: str, partition_count: int) -> Topic:
+    admin = actor.agent.broker.topics
     try:
-        return await stores.metadata.create_topic(
-            NewTopic(topic_id=TopicId(randomness.uuid()), name=name, partition_count=partition_count, configs={})
-        )
+        wanted = WantedTopic(name=name, partition_count=partition_count, configs={})
+        return await admin.create(wanted, caller=_CALLER)
     except TopicExists:
-        return await stores.metadata.get_topic(name)
+        return await admin.fresh(name)
 
 
 async def _all_led(actors: Sequence[Actor], keys: Sequence[PartitionKey]) -> None:
@@ -148,23 +156,33 @@ async def _append(actors: Sequence[Actor], key: PartitionKey, batch: bytes) -> i
         while True:
             actor = _leader(actors, key)
             if actor is not None:
-                try:
-                    append = actor.agent.log.append(key, batch, acks=-1)
-                    await append.done
-                    return append.last_offset + 1
-                except NotLeader:
-                    pass
+                (outcome,) = await actor.agent.broker.produce.run(
+                    [(key, batch)], acks=-1, timeout_ms=_WRITE_TIMEOUT_MS, order=WriteOrder(), caller=_CALLER
+                )
+                if outcome.error is None and outcome.append is not None:
+                    return outcome.append.last_offset + 1
+                if outcome.error is not None and not isinstance(outcome.error, NotLeader):
+                    raise outcome.error
             await asyncio.sleep(_LOOK_S)
 
 
 async def _check(actors: Sequence[Actor], written: dict[PartitionKey, int]) -> None:
     for key, end in written.items():
-        reader = actors[0].agent.reader
-        offset = (await reader.end_offsets(key)).log_start_offset
+        actor = _leader(actors, key)
+        assert actor is not None
+        broker = actor.agent.broker
+        offset = (await broker.reads.ends(key)).log_start_offset
         while offset < end:
-            found = await reader.read(key, offset, max_bytes=1 << 20)
-            if found.next_offset <= offset:
-                raise CorruptData(f"{key} was acknowledged up to {end} and can be read up to {offset}")
+            (found,) = await broker.fetch.run(
+                [(key.topic_id, PlainWanted(key.partition, offset, _READ_BYTES))],
+                max_wait_ms=0,
+                min_bytes=0,
+                max_bytes=_READ_BYTES,
+                caller=_CALLER,
+            )
+            if not isinstance(found, ReadResult) or found.next_offset <= offset:
+                name = broker.view.name_of(key)
+                raise CorruptData(f"{name} was acknowledged up to {end} and can be read up to {offset}")
             offset = found.next_offset
 
 

@@ -327,6 +327,7 @@ class SimAgent:
             view=view,
             clock=self.clock,
             taking_over=member.is_taking_over,
+            should_lead=member.should_lead,
         )
         writes = Writes(
             writers={WriteMode.LEASED: leased, WriteMode.LEADERLESS: LeaderlessWriter(view)},
