@@ -255,7 +255,7 @@ async def test_what_is_not_bytes_is_refused_with_what_to_do(tmp_path: Path) -> N
         wrong: Any
         for wrong, says in [
             ({"value": "text"}, "value is a str, not bytes.*encode"),
-            ({"value": 5}, "value is a int, not bytes"),
+            ({"value": 5}, "value is an int, not bytes"),
             ({"value": b"v", "key": "k"}, "key is a str, not bytes.*encode"),
             ({"value": b"v", "headers": {"h": b"1"}}, "headers is a dict.*items"),
             ({"value": b"v", "headers": [("h", "1")]}, "header 'h' is a str, not bytes"),
@@ -292,6 +292,10 @@ async def test_other_wrong_arguments_are_refused_with_what_to_do(tmp_path: Path)
             await sh.read("t", "0", 0)  # type: ignore[arg-type]
         with pytest.raises(InvalidRequest, match="partition_count is a str"):
             await sh.create_topic("u", "3")  # type: ignore[arg-type]
+        with pytest.raises(InvalidTopicConfig, match=r"retention\.ms' is an int, not a str.*'1000'"):
+            await sh.create_topic("u", 1, configs={"retention.ms": 1000})  # type: ignore[dict-item]
+        with pytest.raises(InvalidRequest, match="'t' is no partition"):
+            await sh.commit_offsets("g", {"t": 5})  # type: ignore[dict-item]
 
 
 async def test_a_closed_platform_says_so(tmp_path: Path) -> None:

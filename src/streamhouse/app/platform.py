@@ -143,6 +143,7 @@ class StreamHouse:
         """
         arguments.check_text("topic", name)
         arguments.check_number("partition_count", partition_count)
+        arguments.check_configs({} if configs is None else configs)
         wanted = WantedTopic(name=name, partition_count=partition_count, configs=configs or {})
         return await self.broker.topics.create(wanted, caller=self._caller)
 
@@ -206,7 +207,8 @@ class StreamHouse:
         """
         wanted_acks = arguments.acks_of(acks)
         arguments.check_text("topic", topic)
-        arguments.check_number("partition", partition)
+        for what, number in {"partition": partition, "timeout_ms": timeout_ms}.items():
+            arguments.check_number(what, number)
         batch = build_batch(arguments.checked(records), codec=codec)
         self._check_agent()
 
@@ -238,7 +240,8 @@ class StreamHouse:
         PartitionNotFound, and DamagedObject where an object of the log is missing or damaged.
         """
         arguments.check_text("topic", topic)
-        for what, number in {"partition": partition, "offset": offset, "max_bytes": max_bytes}.items():
+        numbers = {"partition": partition, "offset": offset, "max_bytes": max_bytes, "wait_ms": wait_ms}
+        for what, number in numbers.items():
             arguments.check_number(what, number)
         self._check_agent()
 
@@ -297,6 +300,7 @@ class StreamHouse:
         Raises GroupNotEmpty while the group has live members, TopicNotFound, PartitionNotFound.
         """
         arguments.check_text("group", group)
+        arguments.check_offsets(offsets)
         await self.broker.simple_offsets.commit(group, offsets, caller=self._caller)
 
     async def committed_offsets(self, group: str, topic: str) -> dict[int, CommittedOffset]:

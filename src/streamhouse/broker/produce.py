@@ -79,6 +79,11 @@ class Outcome:
         """Set when it has its offsets; it may still fail, with ``error``."""
         self.error: BaseException | None = None
 
+    @property
+    def name(self) -> str:
+        """The partition, for messages: as the caller named it."""
+        return str(self.place) if isinstance(self.place, PartitionKey) else f"{self.place[0]}/{self.place[1]}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Refusal:
@@ -239,7 +244,7 @@ class ProduceCall:
         for outcome in self.outcomes:
             append = outcome.append
             if outcome.error is None and (append is None or (self.acks and not append.done.done())):
-                outcome.error = NotAcknowledged("not acknowledged within the request's time-out")
+                outcome.error = NotAcknowledged(f"{outcome.name}: not acknowledged within the request's time-out")
         self._finish()
 
     def abandon(self) -> None:

@@ -178,6 +178,8 @@ class LeasedWriter(NoWriter):
         self._clock = clock
         self._taking_over = taking_over
         self._should_lead = should_lead
+        self._next_change: asyncio.Task[None] | None = None
+        """Shared by all callers that wait: a change wakes each of them once."""
 
     def append(self, key: PartitionKey, batch: BytesLike, *, acks: int) -> Append | None:
         partition = self._log.partition(key)
@@ -230,6 +232,11 @@ class LeasedWriter(NoWriter):
         return True
 
     async def _wait_for_change(self) -> None:
+        if self._next_change is None or self._next_change.done():
+            self._next_change = asyncio.create_task(self._change(), name="writer-change")
+        await asyncio.wait((self._next_change,))
+
+    async def _change(self) -> None:
         """Returns when a partition is opened here, when a lease changes hands, or after a moment: some ends of a
         change are not announced, such as a transfer that fails."""
         opened = asyncio.ensure_future(self._log.wait_any_opened())
