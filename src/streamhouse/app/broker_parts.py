@@ -131,6 +131,7 @@ def _broker(
         view=view,
         randomness=randomness,
         default_partition_count=settings.kafka.num_partitions,
+        auto_create=settings.kafka.auto_create_topics,
     )
     return Broker(
         view=view,

@@ -33,6 +33,8 @@ DEFAULT: Final = -1
 REPLICATION_FACTOR: Final = 1
 """What clients are told: one leader, and no followers beside the object store."""
 _LEAD_TIMEOUT_S: Final = 10.0
+_NEVER_CREATED: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Kafka keeps its own state in these; here it is in the metadata store, and a topic of that name would only mislead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +50,19 @@ class WantedTopic:
 
 class TopicAdmin:
     def __init__(
-        self, *, metadata: MetadataStore, view: ClusterView, randomness: Randomness, default_partition_count: int
+        self,
+        *,
+        metadata: MetadataStore,
+        view: ClusterView,
+        randomness: Randomness,
+        default_partition_count: int,
+        auto_create: bool = False,
     ) -> None:
         self._metadata = metadata
         self._view = view
         self._randomness = randomness
         self._default_partition_count = default_partition_count
+        self._auto_create = auto_create
 
     async def fresh(self, name: str) -> Topic:
         """As the store has it now. Raises TopicNotFound."""
@@ -89,6 +98,15 @@ class TopicAdmin:
         self._view.learned(topic)
         await self._wait_led(topic, timeout_s)
         return topic
+
+    async def create_on_demand(self, name: str, *, caller: Caller) -> Topic | None:
+        """Create a topic with defaults because a client wants to use it. None where the settings do not allow that."""
+        if not self._auto_create or name in _NEVER_CREATED:
+            return None
+        try:
+            return await self.create(WantedTopic(name=name, configs={}), caller=caller)
+        except TopicExists:  # another client was quicker
+            return await self.fresh(name)
 
     async def delete(self, topic: Topic, *, caller: Caller) -> None:
         """Raises TopicNotFound when it is gone already. Its objects go later, when nothing can need them any more."""

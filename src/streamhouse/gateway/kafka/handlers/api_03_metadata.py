@@ -17,8 +17,8 @@ from typing import Final
 from uuid import UUID
 
 from streamhouse.broker.cluster_view import NO_LEADER, ClusterView
-from streamhouse.broker.topics import Topic, WantedTopic
-from streamhouse.core.errors import MalformedRequest, MetadataError, StreamHouseError, TopicExists
+from streamhouse.broker.topics import Topic
+from streamhouse.core.errors import MalformedRequest, MetadataError, StreamHouseError
 from streamhouse.core.ids import TopicId, check_topic_name
 from streamhouse.gateway.kafka.api import Buffers, Call, hot_api
 from streamhouse.gateway.kafka.codes import ErrorCode
@@ -39,8 +39,6 @@ _IDS_FROM: Final = 12
 _PARTITIONS_AT_A_TIME: Final = 2_000  # a millisecond or two of encoding; then others have their turn
 _MANY_UNKNOWN: Final = 20  # above it, one look at all topics is cheaper than one at each
 _MAX_CREATED: Final = 100  # topics of one request; a client that wants more asks again
-_NEVER_CREATED: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""Kafka keeps its own state in these; here it is in the metadata store, and a topic of that name would only mislead."""
 _LAST_TRY: Final = 3
 
 _Found = Topic | TopicRow
@@ -143,22 +141,13 @@ async def _by_name(call: Call, name: str, *, ask_store: bool, may_create: bool) 
     try:
         check_topic_name(name)
         topic = await view.find_topic(name) if ask_store else view.topic(name)
-        if topic is None and may_create and call.broker.settings.kafka.auto_create_topics:
-            topic = await _create(call, name)
+        if topic is None and may_create:
+            topic = await call.broker.topics.create_on_demand(name, caller=call.client.caller)
     except StreamHouseError as error:
         return TopicRow(name=name, topic_id=ZERO_UUID, error=error.kafka_code)
     if topic is None:
         return TopicRow(name=name, topic_id=ZERO_UUID, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     return topic
-
-
-async def _create(call: Call, name: str) -> Topic | None:
-    if name in _NEVER_CREATED:
-        return None
-    try:
-        return await call.broker.topics.create(WantedTopic(name=name, configs={}), caller=call.client.caller)
-    except TopicExists:  # another client was quicker
-        return await call.broker.topics.fresh(name)
 
 
 # Their leaders.
