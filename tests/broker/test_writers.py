@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from streamhouse.broker.cluster_view import ClusterView
-from streamhouse.broker.writers import LeaderlessWriter, NoWriter, check_batch
+from streamhouse.broker.writers import LeaderlessWriter, Writer, check_batch
 from streamhouse.core.clock import ManualClock
 from streamhouse.core.errors import (
     CorruptBatch,
@@ -86,7 +86,7 @@ def test_a_topic_with_log_append_time_takes_any_time() -> None:
 
 
 def test_a_process_without_an_agent_answers_for_no_partition() -> None:
-    writer = NoWriter()
+    writer = Writer()
     assert writer.append(KEY, batch(b"v"), acks=-1) is None
     assert writer.epoch(KEY) is None
     assert not writer.is_changing(KEY)

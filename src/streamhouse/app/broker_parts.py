@@ -20,7 +20,7 @@ from streamhouse.broker.producer_ids import ProducerIds
 from streamhouse.broker.reads import Reads
 from streamhouse.broker.simple_offsets import SimpleOffsets
 from streamhouse.broker.topics import TopicAdmin
-from streamhouse.broker.writers import LeaderlessWriter, LeasedWriter, NoWriter, Writer
+from streamhouse.broker.writers import LeaderlessWriter, LeasedWriter, Writer
 from streamhouse.broker.writes import Writes
 from streamhouse.core.clock import Clock
 from streamhouse.core.randomness import Randomness
@@ -104,7 +104,7 @@ def broker_without_agent(
         view=view,
         groups=groups,
         reader=reader,
-        writers={WriteMode.LEASED: NoWriter(), WriteMode.LEADERLESS: LeaderlessWriter(view)},
+        writers={WriteMode.LEASED: Writer(), WriteMode.LEADERLESS: LeaderlessWriter(view)},
         durability=Durability.OBJECT,
         clock=clock,
         randomness=randomness,

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
+from streamhouse.broker.caller import Caller
 from streamhouse.broker.cluster_view import ClusterView, TopicRef
 from streamhouse.broker.writes import Writes, partition_key, unknown_topic
 from streamhouse.core.errors import NotLeader, StreamHouseError
@@ -28,7 +29,7 @@ class Leading:
         self._view = view
         self._writes = writes
 
-    def begin(self, *, timeout_ms: int | None = None) -> LeaderWait:
+    def begin(self, *, caller: Caller, timeout_ms: int | None = None) -> LeaderWait:
         """``timeout_ms``: the request's own time-out, if it has one."""
         return LeaderWait(self._view, self._writes, timeout_ms)
 

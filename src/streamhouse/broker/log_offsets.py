@@ -74,7 +74,7 @@ class LogOffsets:
     ) -> list[ListedOffset | StreamHouseError]:
         """One answer for each question. ``timeout_ms`` bounds the wait for leaders of all of them."""
         gate = asyncio.Semaphore(_AT_A_TIME)
-        wait = self._leading.begin(timeout_ms=timeout_ms)
+        wait = self._leading.begin(caller=caller, timeout_ms=timeout_ms)
 
         async def one(asked: OffsetQuestion) -> ListedOffset | StreamHouseError:
             async with gate:
@@ -93,7 +93,7 @@ class LogOffsets:
         self, questions: Sequence[tuple[TopicRef, int, int, int]], *, caller: Caller
     ) -> list[EpochEnd | StreamHouseError]:
         """``questions``: topic, partition, the leader epoch that the caller knows, the epoch whose end it asks for."""
-        wait = self._leading.begin()
+        wait = self._leading.begin(caller=caller)
 
         async def one(topic: TopicRef, partition: int, claimed: int, epoch: int) -> EpochEnd | StreamHouseError:
             async def end_of(key: PartitionKey) -> EpochEnd:

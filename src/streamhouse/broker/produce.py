@@ -291,6 +291,7 @@ class Produce:
         timeout_s = max(timeout_ms, 0) / 1000
         if acks not in _ACKS or transactional_id is not None:
             self._refuse_all(call, transactional_id)
+            call.begin(0)
             return call
         self._find_topics(call, order)
         if call.done:

@@ -3,7 +3,7 @@
     LeasedWriter       one agent, the holder of the partition's lease, takes the writes and assigns the offsets
     LeaderlessWriter   any agent takes the writes, and the metadata commit assigns the offsets. Not built yet: it
                        refuses writes and answers reads
-    NoWriter           a process without an agent: another agent answers for every partition
+    Writer             the protocol, and a process without an agent: another agent answers for every partition
 
 A topic's write mode never changes, so broker/writes.py asks the view for it and passes each call to that mode's writer.
 Nothing else in the broker knows the modes.
@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from struct import Struct
-from typing import Final, Protocol
+from typing import Final
 
 from streamhouse.broker.cluster_view import ClusterView
 from streamhouse.cluster.lease_table import LeaseTable, Stage
@@ -59,86 +59,52 @@ _LOOK_AGAIN_S: Final = 0.25
 _OPEN: Final = Phase.OPEN
 
 
-class Writer(Protocol):
+class Writer:
+    """The protocol, with the answers of a process that has no agent: it answers for no partition."""
+
     def append(self, key: PartitionKey, batch: BytesLike, *, acks: int) -> Append | None:
         """Check one client's batch and take it. None: this agent does not answer for the partition.
 
         Nothing is awaited between the check and the offsets (R11), and nothing was taken when it raises.
         """
-        ...
+        return None
 
     def epoch(self, key: PartitionKey) -> int | None:
         """The leader epoch under which this agent answers for the partition; None if it does not."""
-        ...
+        return None
 
     def config(self, key: PartitionKey) -> TopicConfig | None:
         """The partition's configs, if this agent answers for it."""
-        ...
+        return None
 
     def knows_all_before(self, key: PartitionKey, batch: BytesLike) -> bool:
         """Whether all that an idempotent producer has sent before this batch is known to be in the log."""
-        ...
+        return False
 
     def producers(self, key: PartitionKey) -> Mapping[int, ProducerWindow]:
         """The idempotent producers that this agent remembers, by id."""
-        ...
-
-    def is_changing(self, key: PartitionKey) -> bool:
-        """Whether this agent will soon answer for the partition, or know which agent does. Then a caller waits here."""
-        ...
-
-    def is_full(self, size_bytes: int) -> bool:
-        """Whether a batch of this size finds no room until others are committed."""
-        ...
-
-    async def wait_settled(self, keys: Sequence[PartitionKey], timeout_s: float) -> bool:
-        """Whether this agent, or a known other one, answers for each of them before the time is up."""
-        ...
-
-    async def wait_writable(self, key: PartitionKey, size_bytes: int, timeout_s: float) -> None:
-        """Returns when there is room for the batch and no barrier before it, or when the time is up."""
-        ...
-
-    async def commit_up_to(self, key: PartitionKey, offset: int) -> None:
-        """Everything below ``offset`` is committed when this returns. Raises NotLeader."""
-        ...
-
-
-class NoWriter:
-    """For a process without an agent, and the base of the others: every answer for a partition that is not here."""
-
-    def append(self, key: PartitionKey, batch: BytesLike, *, acks: int) -> Append | None:
-        return None
-
-    def epoch(self, key: PartitionKey) -> int | None:
-        return None
-
-    def config(self, key: PartitionKey) -> TopicConfig | None:
-        return None
-
-    def knows_all_before(self, key: PartitionKey, batch: BytesLike) -> bool:
-        return False
-
-    def producers(self, key: PartitionKey) -> Mapping[int, ProducerWindow]:
         return {}
 
     def is_changing(self, key: PartitionKey) -> bool:
+        """Whether this agent will soon answer for the partition, or know which agent does. Then a caller waits here."""
         return False
 
     def is_full(self, size_bytes: int) -> bool:
+        """Whether a batch of this size finds no room until others are committed."""
         return False
 
     async def wait_settled(self, keys: Sequence[PartitionKey], timeout_s: float) -> bool:
+        """Whether this agent, or a known other one, answers for each of them before the time is up."""
         return True
 
     async def wait_writable(self, key: PartitionKey, size_bytes: int, timeout_s: float) -> None:
-        return
+        """Returns when there is room for the batch and no barrier before it, or when the time is up."""
 
     async def commit_up_to(self, key: PartitionKey, offset: int) -> None:
-        return
+        """Everything below ``offset`` is committed when this returns. Raises NotLeader."""
 
 
-class LeaderlessWriter(NoWriter):
+class LeaderlessWriter(Writer):
     def __init__(self, view: ClusterView) -> None:
         self._view = view
 
@@ -157,7 +123,7 @@ class LeaderlessWriter(NoWriter):
         return None if topic is None else effective(topic.configs)
 
 
-class LeasedWriter(NoWriter):
+class LeasedWriter(Writer):
     def __init__(
         self,
         *,

@@ -20,7 +20,7 @@ from streamhouse.gateway.kafka.wire.message import Message
 
 @cold_api(21, (0, 2))
 async def delete_records(call: Call, request: Message) -> Fields:
-    wait = call.broker.leading.begin(timeout_ms=request.timeout)
+    wait = call.broker.leading.begin(caller=call.client.caller, timeout_ms=request.timeout)
     return {
         "topics": [
             {

@@ -19,7 +19,7 @@ from streamhouse.gateway.kafka.wire.message import Message
 
 @cold_api(61, (0, 0))
 async def describe_producers(call: Call, request: Message) -> Fields:
-    wait = call.broker.leading.begin()
+    wait = call.broker.leading.begin(caller=call.client.caller)
     return {
         "topics": [
             {
