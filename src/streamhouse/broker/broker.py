@@ -15,11 +15,11 @@ that is checked here, and never waits for a leader, for room or for a hand-over 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from streamhouse.broker.cluster_view import ClusterView
 from streamhouse.broker.configs import Configs
 from streamhouse.broker.fetch import Fetch
+from streamhouse.broker.groups.coordinator import GroupCoordinator
 from streamhouse.broker.leading import Leading
 from streamhouse.broker.log_offsets import LogOffsets
 from streamhouse.broker.produce import Produce
@@ -30,9 +30,6 @@ from streamhouse.broker.topics import TopicAdmin
 from streamhouse.broker.writes import Writes
 from streamhouse.core.clock import Clock
 from streamhouse.core.settings import Settings
-
-if TYPE_CHECKING:
-    from streamhouse.broker.groups.coordinator import GroupCoordinator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

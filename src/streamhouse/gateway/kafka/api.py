@@ -13,18 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
+from streamhouse.broker.broker import Broker
 from streamhouse.broker.caller import Caller
 from streamhouse.broker.produce import WriteOrder
 from streamhouse.core.clock import Clock
 from streamhouse.gateway.kafka.fetch_sessions import FetchSessions
 from streamhouse.gateway.kafka.hot.metadata import TopicBlocks
+from streamhouse.gateway.kafka.wire.message import Message
 from streamhouse.wire.buffers import BytesLike
-
-if TYPE_CHECKING:
-    from streamhouse.broker.broker import Broker
-    from streamhouse.gateway.kafka.wire.message import Message
 
 Fields: TypeAlias = Mapping[str, Any]
 """A response body by field name. Names unknown to the API are a bug; fields its version lacks are left out, missing
@@ -82,7 +80,7 @@ class Call:
     memory: ServerMemory
 
 
-ColdHandler: TypeAlias = Callable[[Call, "Message"], Awaitable[Fields]]
+ColdHandler: TypeAlias = Callable[[Call, Message], Awaitable[Fields]]
 HotHandler: TypeAlias = Callable[[Call, memoryview], Buffers | Awaitable[Buffers | None] | None]
 """None: no answer at all (acks=0)."""
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from streamhouse.broker.broker import Broker
 from streamhouse.gateway.kafka.api import Api, Buffers, Call, Client, CloseConnection, ServerMemory
 from streamhouse.gateway.kafka.handlers.api_18_api_versions import unsupported_version
 from streamhouse.gateway.kafka.wire.headers import (
@@ -19,9 +20,6 @@ from streamhouse.gateway.kafka.wire.message import Message
 from streamhouse.gateway.kafka.wire.schema import read_request, write_response
 from streamhouse.gateway.kafka.wire.table import message_spec
 from streamhouse.wire.buffers import BytesLike
-
-if TYPE_CHECKING:
-    from streamhouse.broker.broker import Broker
 
 
 class Started(NamedTuple):

@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from streamhouse.broker.broker import Broker
 from streamhouse.broker.nodes import Endpoint
 from streamhouse.core.clock import Clock, SystemClock
 from streamhouse.core.errors import ConfigError
@@ -25,9 +26,6 @@ from streamhouse.gateway.kafka.connection import KafkaConnection
 from streamhouse.gateway.kafka.connections import Connections, ServerLimits, ServerStats
 from streamhouse.gateway.kafka.dispatch import Dispatcher
 from streamhouse.gateway.kafka.handlers import register_all
-
-if TYPE_CHECKING:
-    from streamhouse.broker.broker import Broker
 
 logger = logging.getLogger("streamhouse.kafka")
 
