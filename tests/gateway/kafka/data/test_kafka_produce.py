@@ -430,6 +430,7 @@ async def test_r21_what_follows_a_refused_batch_of_its_producer_is_refused_with_
     assert (await kafka.produce(other)).base_offset == 0, "another producer is not concerned"
     assert (await kafka.produce(batches[1])).error_code == 19, "until the refused one has come again"
     budget.held_bytes -= held
+    monkeypatch.setattr(produce, "MAX_WAIT_S", 30.0)  # some of them wait for a flush, which may take its time
     started = [kafka.start(PRODUCE, 9, produce_request({"t": {0: each}})) for each in batches]
     parts = [(await kafka.answer(PRODUCE, 9, each)).responses[0].partition_responses[0] for each in started]
     assert [(part.error_code, part.base_offset) for part in parts] == [(0, offset) for offset in range(1, 6)]
