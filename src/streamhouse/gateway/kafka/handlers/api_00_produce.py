@@ -20,6 +20,7 @@ from streamhouse.broker.produce import Outcome, Place, ProduceCall
 from streamhouse.core.errors import StreamHouseError
 from streamhouse.gateway.kafka.api import Buffers, Call, CloseConnection, hot_api
 from streamhouse.gateway.kafka.codes import ErrorCode
+from streamhouse.gateway.kafka.handlers.refusals import current_leader
 from streamhouse.gateway.kafka.hot.leaders import CurrentLeader
 from streamhouse.gateway.kafka.hot.produce import (
     ProduceRequest,
@@ -28,7 +29,6 @@ from streamhouse.gateway.kafka.hot.produce import (
     read_request,
     write_response,
 )
-from streamhouse.gateway.kafka.redirect import current_leader
 from streamhouse.wire.buffers import BytesLike
 
 _ZSTD_FROM_VERSION: Final = 7

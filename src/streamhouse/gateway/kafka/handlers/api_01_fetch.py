@@ -24,6 +24,7 @@ from streamhouse.core.errors import NotLeader, StaleEpoch
 from streamhouse.gateway.kafka.api import Buffers, Call, hot_api
 from streamhouse.gateway.kafka.codes import ErrorCode
 from streamhouse.gateway.kafka.fetch_sessions import NO_SESSION, FetchContext
+from streamhouse.gateway.kafka.handlers.refusals import current_leader
 from streamhouse.gateway.kafka.hot.fetch import (
     FetchRequest,
     PartitionAnswer,
@@ -32,7 +33,6 @@ from streamhouse.gateway.kafka.hot.fetch import (
     topic_bytes,
     write_response,
 )
-from streamhouse.gateway.kafka.redirect import current_leader
 
 _UNDERSTOOD: Final = frozenset(
     {
