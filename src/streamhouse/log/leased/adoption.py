@@ -16,7 +16,7 @@ takes long, because there is no need to hold anyone up for a store that is away.
 stays until its outcome is known.
 
 Whoever leads next completes what was left: an adopted share answers as it did the first time, and a share is adopted in
-one step. Decides nothing about which shares there are, or when to look; app/adoptions.py does.
+one step. Decides nothing about which shares there are, or when to look; maintenance/adoptions.py does.
 """
 
 from __future__ import annotations

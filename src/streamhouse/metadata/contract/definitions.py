@@ -23,7 +23,7 @@ class WantedState(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
     kind: str
-    """A namespace: ``table``, ``pipeline``, ``object-store`` (app/belonging.py), ``metadata-progress``."""
+    """A namespace: ``table``, ``pipeline``, ``object-store`` (app/store_binding.py), ``metadata-progress``."""
     name: str
     definition_id: UUID
     """Made by its creator. One deleted and defined anew under its name is another."""

@@ -1,6 +1,6 @@
 """A simulated machine with an agent process on it: the real WAL, log, reader and membership on simulated ground.
 
-Put together as app/agent.py does it, with a simulated disk, a task in place of the WAL's thread, and links that
+Put together as app/log_parts.py does it, with a simulated disk, a task in place of the WAL's thread, and links that
 misbehave in place of the stores' clients. A process ends by being killed, by its WAL failing, or in order; whoever
 runs the machine starts it again.
 """
@@ -72,7 +72,7 @@ class Parts:
     adoptions: Adoptions
 
     async def stop(self) -> None:
-        """In order; app/agent.py's own."""
+        """In order; app/log_parts.py's own."""
         self.log.limit_closing(_STOP_TIMEOUT_S)
         await self.member.stop()
         for part in (self.view, self.adoptions, self.flushes, self.topics, self.reader, self.log, self.wal):
@@ -363,7 +363,7 @@ class SimAgent:
         )
 
     def _room_on_disk(self, log: LeasedLog, member: Member, problem: Exception | None) -> None:
-        """app/agent.py's own."""
+        """app/log_parts.py's own."""
         member.report("the write-ahead log's disk", problem)
         if problem is None:
             log.look_for_room()
