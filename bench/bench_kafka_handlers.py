@@ -13,8 +13,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 from bench_agent import batch_of, touch_memory
@@ -22,47 +21,28 @@ from report import heading, row
 from streamhouse.app.platform import StreamHouse
 from streamhouse.app.process import tune
 from streamhouse.broker.broker import Broker
-from streamhouse.broker.cluster_view import ClusterView
-from streamhouse.broker.reads import Reads
-from streamhouse.broker.writes import Writes
+from streamhouse.core.clock import SystemClock
 from streamhouse.core.ids import PartitionKey
-from streamhouse.gateway.kafka.api import Call, Client
+from streamhouse.gateway.kafka.api import Call, Client, ServerMemory
 from streamhouse.gateway.kafka.handlers.api_00_produce import produce
 from streamhouse.gateway.kafka.handlers.api_01_fetch import fetch
 from streamhouse.gateway.kafka.hot import fetch as fetch_codec
 from streamhouse.gateway.kafka.hot import produce as produce_codec
 from streamhouse.gateway.kafka.wire.schema import write_request
-from streamhouse.metadata.contract import Durability
 
 MB = 1_000_000
 SMALL = batch_of(1, 100)
 LARGE = batch_of(250, 1000)
+MEMORY = ServerMemory(SystemClock(), max_fetch_sessions=1_000)
 
 
 @asynccontextmanager
 async def broker_with(partitions: int) -> AsyncIterator[tuple[StreamHouse, Broker, list[PartitionKey]]]:
     with tempfile.TemporaryDirectory(prefix="bench-kafka-") as directory:
         async with StreamHouse.open(data_dir=directory) as sh:
-            metadata, agent = sh.stores.metadata, sh.agent
-            view = ClusterView(
-                metadata=metadata,
-                agent_id="bench",
-                liveness_timeout_ms=60_000,
-                heartbeat_interval_ms=20_000,
-                alone=True,
-            )
             topic = await sh.create_topic("bench", partitions)
-            view.learned(topic)
-            await agent.wait_leading(topic.partition_keys(), timeout_s=60)
-            parts: Any = {"log": agent.log, "reader": agent.reader, "metadata": metadata, "view": view}
-            broker = SimpleNamespace(
-                view=view,
-                reads=Reads(durability=Durability.WAL, **parts),
-                writes=Writes(leases=agent.member.lease_table, clock=sh.clock, **parts),
-                settings=sh.settings,
-                clock=sh.clock,
-            )
-            yield sh, cast("Broker", broker), topic.partition_keys()
+            await sh.agent.wait_leading(topic.partition_keys(), timeout_s=60)
+            yield sh, sh.agent.broker, topic.partition_keys()
 
 
 def produce_body(version: int, partition: int, records: bytes, topic_id: Any) -> bytes:
@@ -80,7 +60,7 @@ def fetch_body(version: int, partition: int, offset: int, max_bytes: int, topic_
 
 def call_of(broker: Broker, api_key: int, version: int) -> Call:
     client = Client(host="127.0.0.1", listener="bench")
-    return Call(api_key=api_key, version=version, correlation_id=1, client=client, broker=broker)
+    return Call(api_key=api_key, version=version, correlation_id=1, client=client, broker=broker, memory=MEMORY)
 
 
 def cpu_us(work: Callable[[], object], count: int) -> float:

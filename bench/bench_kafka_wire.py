@@ -45,8 +45,8 @@ async def cpu_of(load: Callable[[int], None]) -> float:
     listener = Listener(name="bench", host="127.0.0.1", port=0, advertised_host="127.0.0.1", advertised_port=0)
     server = KafkaServer(broker=None, listeners=[listener], served=served())  # type: ignore[arg-type]
     await server.bind()
-    await server.start()
-    client = multiprocessing.get_context("spawn").Process(target=load, args=(server.addresses[0].port,))
+    await server.open()
+    client = multiprocessing.get_context("spawn").Process(target=load, args=(server.listeners[0].port,))
     client.start()
     while server.stats.requests == 0:  # noqa: ASYNC110 - the client's start-up is not part of the figure
         await asyncio.sleep(0.001)
@@ -54,7 +54,7 @@ async def cpu_of(load: Callable[[int], None]) -> float:
     while client.is_alive():  # noqa: ASYNC110
         await asyncio.sleep(0.05)
     spent = time.process_time() - before
-    await server.stop(0)
+    await server.close()
     return spent
 
 

@@ -1,7 +1,7 @@
 """A simulated machine with an agent process on it: the real WAL, log, reader and membership.
 
-They are put together as in app/agent.py, but with a simulated disk, a task instead of the WAL's thread, and links that
-fail instead of the stores' clients. A process is killed, or ends because its WAL fails, or stops in order; its
+They are put together as in app/log_parts.py, but with a simulated disk, a task instead of the WAL's thread, and links
+that fail instead of the stores' clients. A process is killed, or ends because its WAL fails, or stops in order; its
 supervisor starts it again.
 """
 
@@ -21,13 +21,12 @@ from simulator.metadata import process_died, remote_metadata
 from simulator.network import Weather
 from simulator.rawbytes import Unreadable, batches_in
 from simulator.store import RemoteStore
-from streamhouse.app.adoptions import Adoptions
 from streamhouse.app.ownership import LogOwner
-from streamhouse.app.requests import FlushRequests
-from streamhouse.app.topics import TopicWatch
+from streamhouse.broker.caller import Caller
 from streamhouse.broker.cluster_view import ClusterView
 from streamhouse.broker.produce import Outcome, Produce, ProduceCall, WriteOrder
 from streamhouse.broker.producer_ids import ProducerIds
+from streamhouse.broker.writers import LeaderlessWriter, LeasedWriter
 from streamhouse.broker.writes import Writes
 from streamhouse.cluster.contract import Mode
 from streamhouse.cluster.member import Member
@@ -42,7 +41,10 @@ from streamhouse.log.reader.options import ReaderOptions
 from streamhouse.log.reader.reader import LogReader
 from streamhouse.log.tail import TailCache
 from streamhouse.log.wal import TaskPump, Wal, open_wal
-from streamhouse.metadata.contract import AgentInfo, Durability
+from streamhouse.maintenance.adoptions import Adoptions
+from streamhouse.maintenance.flush_requests import FlushRequests
+from streamhouse.maintenance.topic_watch import TopicWatch
+from streamhouse.metadata.contract import AgentInfo, Durability, WriteMode
 from streamhouse.objectstore.retries import RetryingStore
 from streamhouse.wire.buffers import BytesLike
 
@@ -69,7 +71,7 @@ class Parts:
     adoptions: Adoptions
 
     async def stop(self) -> None:
-        """In the order of app/agent.py."""
+        """In the order of app/log_parts.py."""
         self.log.limit_closing(_STOP_TIMEOUT_S)
         await self.member.stop()
         for part in (self.view, self.adoptions, self.flushes, self.topics, self.reader, self.log, self.wal):
@@ -319,14 +321,19 @@ class SimAgent:
             heartbeat_interval_ms=scenario.timings.heartbeat_interval_ms,
             alone=durability is Durability.WAL,
         )
-        writes = Writes(
+        leased = LeasedWriter(
             log=log,
-            reader=reader,
-            metadata=self._metadata,
             leases=member.lease_table,
             view=view,
             clock=self.clock,
             taking_over=member.is_taking_over,
+            should_lead=member.should_lead,
+        )
+        writes = Writes(
+            writers={WriteMode.LEASED: leased, WriteMode.LEADERLESS: LeaderlessWriter(view)},
+            reader=reader,
+            metadata=self._metadata,
+            view=view,
         )
         owner.attach(log=log, member=member, topics=topics, routes=view)
         flushes = FlushRequests(metadata=self._metadata, log=log, report=member.report)
@@ -348,7 +355,7 @@ class SimAgent:
             reader=reader,
             member=member,
             view=view,
-            produce=Produce(writes),
+            produce=Produce(writes, view),
             producer_ids=ProducerIds(self._metadata),
             topics=topics,
             flushes=flushes,
@@ -370,7 +377,7 @@ class SimAgent:
         )
 
     def _room_on_disk(self, log: LeasedLog, member: Member, problem: Exception | None) -> None:
-        """As in app/agent.py."""
+        """As in app/log_parts.py."""
         member.report("the write-ahead log's disk", problem)
         if problem is None:
             log.look_for_room()
@@ -433,6 +440,7 @@ class SimAgent:
             acks=acks,
             timeout_ms=int(timeout_ms),
             order=connection.order,
+            caller=Caller(protocol="sim"),
             on_done=lambda _: ended.set_result(None),
         )
         if not call.done:
@@ -451,6 +459,7 @@ class SimAgent:
             return error if isinstance(error, StreamHouseError) else NotAcknowledged("its outcome is unknown")
         if acks == 0:
             return None
+        assert outcome.key is not None
         epoch, at_ms = self._taken[outcome.key, append.base_offset]
         return Appended(agent=self.name, base_offset=append.base_offset, epoch=epoch, at_ms=at_ms)
 

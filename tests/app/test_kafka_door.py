@@ -12,7 +12,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from streamhouse import StreamHouse
-from streamhouse.app.kafka import listeners
+from streamhouse.app.front_ends import listeners
 from streamhouse.core.errors import ConfigError
 from streamhouse.core.settings import resolve
 
@@ -143,3 +143,13 @@ async def values(address: str, partition: int, count: int) -> list[bytes | None]
             return [(await consumer.getone()).value for _ in range(count)]
     finally:
         await consumer.stop()
+
+
+async def test_there_is_a_broker_without_a_port(tmp_path: Path) -> None:
+    async with StreamHouse.open(data_dir=str(tmp_path)) as sh:
+        topic = await sh.create_topic("t", 2)
+        leader = sh.agent.broker.view.leader(topic.partition_keys()[0])
+        assert leader is not None
+        assert not leader.node.listens
+        assert sh.agent.broker.view.nodes() == (), "no client can connect to it"
+        assert sh.agent.broker.view.leaders_of(topic) == [(-1, -1)] * 2

@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 
 from streamhouse import StreamHouse
+from streamhouse.cluster.member import Member
 from streamhouse.core.errors import (
     ConfigError,
     DurabilityMismatch,
+    InvalidAcks,
+    InvalidRecord,
+    InvalidRequest,
     InvalidTopicConfig,
     LimitExceeded,
     OffsetOutOfRange,
@@ -239,3 +243,114 @@ async def test_what_a_deleted_topic_leaves_behind_does_not_keep_writers_out(tmp_
                 await asyncio.sleep(0.05)
             await sh.produce("stays", bytes(1_000_000), partition=0)
         assert sh.agent.log.buffer_bytes < 1_100_000, "what is left of the deleted topic is in the WAL alone"
+
+
+def settings_of(tmp_path: Path) -> dict[str, object]:
+    return {"data_dir": str(tmp_path), "wal_file_bytes": "1MiB"}
+
+
+async def test_what_is_not_bytes_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    async with StreamHouse.open(**settings_of(tmp_path)) as sh:
+        await sh.create_topic("t", 1)
+        wrong: Any
+        for wrong, says in [
+            ({"value": "text"}, "value is a str, not bytes.*encode"),
+            ({"value": 5}, "value is an int, not bytes"),
+            ({"value": b"v", "key": "k"}, "key is a str, not bytes.*encode"),
+            ({"value": b"v", "headers": {"h": b"1"}}, "headers is a dict.*items"),
+            ({"value": b"v", "headers": [("h", "1")]}, "header 'h' is a str, not bytes"),
+            ({"value": b"v", "headers": [(b"h", b"1")]}, "a header's name is a bytes, not a str"),
+            ({"value": b"v", "headers": ["h"]}, r"a header is 'h'.*pairs"),
+        ]:
+            with pytest.raises(InvalidRecord, match=says):
+                await sh.produce("t", **wrong)
+        for wrong, says in [
+            ([], "no records"),
+            (b"v", "records is a bytes"),
+            ([b"v"], "one of the records is a bytes"),
+            ([Record(value="v", timestamp_ms=1)], "value is a str"),  # type: ignore[arg-type]
+        ]:
+            with pytest.raises(InvalidRecord, match=says):
+                await sh.produce_batch("t", 0, wrong)
+        assert await sh.read("t", 0, 0) == []
+
+
+async def test_other_wrong_arguments_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    async with StreamHouse.open(**settings_of(tmp_path)) as sh:
+        await sh.create_topic("t", 1)
+        wrong: Any = "some"
+        with pytest.raises(InvalidAcks, match=r"acks is 'some'.*\"all\", 1 or 0"):
+            await sh.produce("t", b"v", acks=wrong)
+        with pytest.raises(InvalidAcks):
+            await sh.produce("t", b"v", acks=True)
+        wrong = b"t"
+        with pytest.raises(InvalidRequest, match="topic is a bytes, not a str"):
+            await sh.produce(wrong, b"v")
+        with pytest.raises(InvalidRequest, match="topic is a bytes"):
+            await sh.create_topic(wrong, 1)
+        with pytest.raises(InvalidRequest, match="partition is a str, not an int"):
+            await sh.read("t", "0", 0)  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequest, match="partition_count is a str"):
+            await sh.create_topic("u", "3")  # type: ignore[arg-type]
+        with pytest.raises(InvalidTopicConfig, match=r"retention\.ms' is an int, not a str.*'1000'"):
+            await sh.create_topic("u", 1, configs={"retention.ms": 1000})  # type: ignore[dict-item]
+        with pytest.raises(InvalidRequest, match="'t' is no partition"):
+            await sh.commit_offsets("g", {"t": 5})  # type: ignore[dict-item]
+
+
+async def test_a_closed_platform_says_so(tmp_path: Path) -> None:
+    async with StreamHouse.open(**settings_of(tmp_path)) as sh:
+        await sh.create_topic("t", 1)
+    calls = [sh.produce("t", b"v"), sh.read("t", 0, 0), sh.topics(), sh.create_topic("u", 1)]
+    for call in [*calls, sh.committed_offsets("g", "t")]:
+        with pytest.raises(InvalidRequest, match="this StreamHouse is closed"):
+            await call
+
+
+async def test_with_and_await_say_how_to_open_a_platform(tmp_path: Path) -> None:
+    opening: Any = StreamHouse.open(**settings_of(tmp_path))
+    with pytest.raises(InvalidRequest, match="async with"), opening:
+        pass
+    with pytest.raises(InvalidRequest, match="async with"):
+        await opening
+
+
+async def test_errors_name_the_topic_and_not_its_id(tmp_path: Path) -> None:
+    async with StreamHouse.open(**settings_of(tmp_path)) as sh:
+        await sh.create_topic("orders", 1, configs={"max.message.bytes": "500"})
+        with pytest.raises(OffsetOutOfRange, match="the log of orders/0"):
+            await sh.read("orders", 0, 99)
+        with pytest.raises(LimitExceeded, match="orders/0"):
+            await sh.produce("orders", b"x" * 600)
+        with pytest.raises(PartitionNotFound, match="orders has partitions 0 to 0, not 3"):
+            await sh.produce("orders", b"x", partition=3)
+        with pytest.raises(TopicNotFound, match="nothing"):
+            await sh.produce("nothing", b"x", partition=0)
+
+
+async def test_writes_of_one_task_after_the_other_do_not_wait_for_another_partition(tmp_path: Path) -> None:
+    async with StreamHouse.open(**settings_of(tmp_path)) as sh:
+        first, _ = (await sh.create_topic("t", 2)).partition_keys()
+        led = sh.agent.log.partition(first)
+        assert led is not None
+        with sh.agent.log.barrier(led):
+            waiting = asyncio.create_task(sh.produce("t", b"a", partition=0))
+            await asyncio.sleep(0.01)
+            assert (await sh.produce("t", b"b", partition=1)).offset == 0
+            assert not waiting.done()
+        assert (await waiting).offset == 0
+
+
+async def test_s1_16_a_write_to_a_partition_that_is_not_led_yet_asks_for_its_lease_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The notification is lost, and the next look of the assigner is ten minutes away."""
+    monkeypatch.setattr(Member, "_on_change", lambda self, change: None)
+    async with StreamHouse.open(**settings_of(tmp_path), assigner_interval="10m") as sh:
+        async with asyncio.timeout(20):
+            while sh.agent.member.stats.ticks < 2:  # noqa: ASYNC110 -- the start, and what the first heartbeat shows
+                await asyncio.sleep(0.01)
+        new = NewTopic(topic_id=TopicId(sh.randomness.uuid()), name="t", partition_count=1, configs={})
+        topic = await sh.stores.metadata.create_topic(new)
+        assert sh.agent.log.partition(topic.partition_keys()[0]) is None
+        assert (await sh.produce("t", b"v")).offset == 0

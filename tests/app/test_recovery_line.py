@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 
 from streamhouse import StreamHouse
-from streamhouse.app.recovery import recovery_line
+from streamhouse.app.log_parts import recovery_line
 from streamhouse.log.wal.recovery import Recovered
 
 MESSAGES = (Path(__file__).parents[2] / "docs" / "wal.md").read_text().partition("\n## What it says\n")[2]

@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from streamhouse import StreamHouse
+from streamhouse.broker.caller import Caller
 from streamhouse.broker.cluster_view import ClusterView, Endpoint
 from streamhouse.broker.topics import WantedTopic
 from streamhouse.core.clock import SystemClock
@@ -31,6 +32,8 @@ from streamhouse.metadata.opening import open_metadata
 PATIENCE_S = 30
 ME = UUID(int=1)
 WAL = UUID(int=9)
+
+CALLER = Caller(protocol="test")
 
 
 async def eventually(what: str, check: Callable[[], bool]) -> None:
@@ -104,23 +107,53 @@ async def test_an_agent_that_does_not_listen_is_no_broker(metadata: MetadataStor
         assert view.controller() == view.nodes()[0]
 
 
-async def test_a_leader_that_is_no_live_broker_is_none(metadata: MetadataStore) -> None:
+async def test_clients_are_not_told_of_a_leader_that_does_not_listen(metadata: MetadataStore) -> None:
     async with view_of(metadata) as view:
         topic = await make_topic(metadata, "t")
         keys = topic.partition_keys()
         await join(metadata, "deaf", "not-listening:0")
         await lead(metadata, "deaf", keys)
         await view.refresh()
-        assert [view.leader(key) for key in keys] == [None, None]
-        assert view.leaders_of(topic) == [(-1, -1), (-1, -1)]
+        assert [leader and leader.node.listens for leader in map(view.leader, keys)] == [False, False]
+        assert view.leaders_of(topic) == [(-1, -1), (-1, -1)], "as clients are told"
         before = view.generation(topic.topic_id)
         node_id = await join(metadata, "deaf", "10.0.0.3:9092")
-        await eventually("it is seen to listen", lambda: view.leader(keys[0]) is not None)
+        await eventually("it is seen to listen", lambda: view.leaders_of(topic)[0][0] >= 0)
         leader = view.leader(keys[0])
         assert leader is not None
         assert (leader.node.node_id, leader.epoch) == (node_id, 1)
         assert view.leaders_of(topic) == [(node_id, 1), (node_id, 1)]
         assert view.generation(topic.topic_id) != before, "what was encoded before names no leader"
+
+
+async def test_an_agent_that_does_not_know_a_leader_asks_the_store(
+    metadata: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with view_of(metadata) as view:
+        monkeypatch.setattr(view, "_heard", lambda change: None)  # no notification arrives
+        topic = await make_topic(metadata, "t")
+        view.learned(topic)
+        node_id = await join(metadata, "other", "10.0.0.3:9092")
+        await lead(metadata, "other", topic.partition_keys())
+        assert view.leaders_of(topic) == [(-1, -1), (-1, -1)]
+        await view.find_leaders([topic])
+        assert view.leaders_of(topic) == [(node_id, 1), (node_id, 1)]
+
+
+async def test_a_store_that_does_not_answer_is_not_waited_for(
+    metadata: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hangs(**_: object) -> list[object]:
+        await asyncio.Event().wait()
+        return []
+
+    async with view_of(metadata) as view:
+        topic = await make_topic(metadata, "t")
+        view.learned(topic)
+        monkeypatch.setattr(metadata, "list_leases", hangs)
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(*(view.find_leaders([topic], timeout_s=0.01) for _ in range(20)))
+        assert view.leaders_of(topic) == [(-1, -1), (-1, -1)]
 
 
 async def test_leases_of_others_are_seen_when_they_change_and_own_ones_only_when_told(metadata: MetadataStore) -> None:
@@ -370,8 +403,7 @@ async def agent(tmp_path: Path, dsn: str, name: str) -> AsyncIterator[StreamHous
 
 
 def view_in(sh: StreamHouse) -> ClusterView:
-    assert sh.agent.kafka is not None
-    return sh.agent.kafka.broker.view
+    return sh.agent.broker.view
 
 
 def leaders(sh: StreamHouse, keys: Sequence[PartitionKey]) -> list[tuple[str, int] | None]:
@@ -381,8 +413,7 @@ def leaders(sh: StreamHouse, keys: Sequence[PartitionKey]) -> list[tuple[str, in
 
 async def test_two_agents_see_each_other_and_every_leader_that_moves(tmp_path: Path, postgres_database: str) -> None:
     async with agent(tmp_path, postgres_database, "a") as a:
-        assert a.agent.kafka is not None
-        topic = await a.agent.kafka.broker.topics.create(WantedTopic(name="t", partition_count=8, configs={}))
+        topic = await a.agent.broker.topics.create(WantedTopic(name="t", partition_count=8, configs={}), caller=CALLER)
         keys = topic.partition_keys()
         assert {led[0] for led in leaders(a, keys) if led} == {"a"}, "led when create returns"
         async with AsyncExitStack() as stack:
@@ -425,8 +456,5 @@ async def test_a_node_id_is_kept_through_a_restart(tmp_path: Path, postgres_data
 
 async def test_producer_ids_are_never_given_twice_by_two_agents(tmp_path: Path, postgres_database: str) -> None:
     async with agent(tmp_path, postgres_database, "a") as a, agent(tmp_path, postgres_database, "b") as b:
-        doors = [sh.agent.kafka for sh in (a, b)]
-        ids = await asyncio.gather(
-            *(door.broker.producer_ids.next() for _ in range(1_500) for door in doors if door is not None)
-        )
+        ids = await asyncio.gather(*(sh.agent.broker.producer_ids.next() for _ in range(1_500) for sh in (a, b)))
         assert len(set(ids)) == 3_000

@@ -1,112 +1,90 @@
-"""What a connection remembers of refused batches (R21): broker/produce.py without a log."""
+"""Produce at the broker: what is refused for a whole request, and that each batch has an outcome of its own."""
 
 from __future__ import annotations
 
-import asyncio
-from uuid import UUID
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
-from streamhouse.broker import produce
-from streamhouse.broker.produce import WriteOrder
-from streamhouse.core.errors import BackPressureRejected, NotLeader
-from streamhouse.core.ids import PartitionKey, TopicId
-from streamhouse.metadata.dedup import SEQUENCE_MODULUS
+from streamhouse import StreamHouse
+from streamhouse.broker.caller import Caller
+from streamhouse.broker.produce import Place, ProduceCall, WriteOrder
+from streamhouse.core.errors import (
+    InvalidAcks,
+    PartitionNotFound,
+    TopicNotFound,
+    TransactionsUnsupported,
+    UnknownTopicId,
+)
 from streamhouse.wire.records import Record, build_batch
 
-ONE, TWO = (PartitionKey(TopicId(UUID(int=1)), partition) for partition in range(2))
-NO_ROOM = BackPressureRejected("no room")
+CALLER = Caller(protocol="test")
+BATCH = build_batch([Record(value=b"v", timestamp_ms=1)])
 
 
-def batch(sequence: int, *, producer: int = 7, epoch: int = 0) -> bytes:
-    record = Record(value=b"v", timestamp_ms=1)
-    return build_batch([record], producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
+@pytest.fixture
+async def sh(tmp_path: Path) -> AsyncIterator[StreamHouse]:
+    async with StreamHouse.open(data_dir=str(tmp_path), wal_file_bytes="1MiB") as opened:
+        await opened.create_topic("t", 2)
+        yield opened
 
 
-async def test_r21_followers_get_the_error_of_the_refused_batch() -> None:
-    order = WriteOrder()
-    order.refused(ONE, batch(3), NO_ROOM)
-    for sequence in (4, 5, 900):
-        assert order.before(ONE, batch(sequence)) is NO_ROOM
-    assert order.before(ONE, batch(3)) is None, "itself, again"
-    assert order.before(ONE, batch(2)) is None, "before it"
-    assert order.before(TWO, batch(4)) is None
-    assert order.before(ONE, batch(4, producer=8)) is None
-    assert order.before(ONE, batch(0, epoch=1)) is None
-    order.took(ONE, batch(3))
-    assert not order.has_refusals
+def begin(sh: StreamHouse, *places: Place, acks: int = -1, transactional_id: str | None = None) -> ProduceCall:
+    ended: list[ProduceCall] = []
+    call = sh.broker.produce.begin(
+        [(place, BATCH) for place in places],
+        acks=acks,
+        timeout_ms=1000,
+        order=WriteOrder(),
+        caller=CALLER,
+        on_done=ended.append,
+        transactional_id=transactional_id,
+    )
+    assert ended in ([], [call])
+    return call
 
 
-async def test_a_remembered_error_keeps_no_request_in_memory() -> None:
-    order = WriteOrder()
-    try:
-        raise BackPressureRejected("no room")
-    except BackPressureRejected as error:
-        raised = error
-        order.refused(ONE, batch(3), error)
-    assert raised.__traceback__ is None
-    assert raised.__context__ is None
-    assert order.before(ONE, batch(4)) is raised
+async def test_each_batch_has_an_outcome_of_its_own(sh: StreamHouse) -> None:
+    places: list[Place] = [("t", 0), ("t", 7), ("other", 0), (sh.randomness.uuid(), 0), ("t", 1)]
+    outcomes = await sh.broker.produce.run(
+        [(place, BATCH) for place in places], acks=-1, timeout_ms=30_000, order=WriteOrder(), caller=CALLER
+    )
+    errors = [type(outcome.error) for outcome in outcomes]
+    assert errors == [type(None), PartitionNotFound, TopicNotFound, UnknownTopicId, type(None)]
+    assert [outcome.append.base_offset for outcome in outcomes if outcome.append is not None] == [0, 0]
 
 
-async def test_r21_a_refused_follower_does_not_take_the_place_of_the_one_before_it() -> None:
-    order = WriteOrder()
-    order.refused(ONE, batch(0), NO_ROOM)
-    order.refused(ONE, batch(1), NotLeader("t/0", current_leader=None))
-    assert isinstance(order.before(ONE, batch(1)), BackPressureRejected)
-    order.refused(ONE, batch(0), NotLeader("t/0", current_leader=None))
-    assert isinstance(order.before(ONE, batch(1)), NotLeader)
+async def test_a_request_with_wrong_acks_or_a_transaction_is_refused_as_a_whole(sh: StreamHouse) -> None:
+    call = begin(sh, ("t", 0), ("t", 1), acks=3)
+    assert call.done
+    assert [type(outcome.error) for outcome in call.outcomes] == [InvalidAcks] * 2
+    call = begin(sh, ("t", 0), transactional_id="mine")
+    assert [type(outcome.error) for outcome in call.outcomes] == [TransactionsUnsupported]
+    assert await sh.read("t", 0, 0) == []
 
 
-async def test_r21_the_memory_lasts_until_the_last_refused_batch_is_taken() -> None:
-    """The client had sent batch 3 behind batch 1, which is refused once more, before it heard of either."""
-    order = WriteOrder()
-    for sequence in (0, 1, 2):
-        order.refused(ONE, batch(sequence), NO_ROOM)
-    order.took(ONE, batch(0))
-    assert isinstance(order.before(ONE, batch(3)), BackPressureRejected)
-    assert order.before(ONE, batch(1)) is None
-    order.refused(ONE, batch(1), NO_ROOM)
-    order.took(ONE, batch(1))
-    assert isinstance(order.before(ONE, batch(3)), BackPressureRejected)
-    order.took(ONE, batch(2))
-    assert not order.has_refusals
+async def test_a_request_without_batches_is_done_at_once(sh: StreamHouse) -> None:
+    assert begin(sh).done
+    assert begin(sh, acks=3).done
+    assert await sh.broker.produce.run([], acks=-1, timeout_ms=1, order=WriteOrder(), caller=CALLER) == []
 
 
-async def test_r21_a_repeat_of_what_was_taken_before_does_not_move_the_memory_back() -> None:
-    order = WriteOrder()
-    for sequence in (5, 6, 7):
-        order.refused(ONE, batch(sequence), NO_ROOM)
-    order.took(ONE, batch(3))
-    assert order.before(ONE, batch(5)) is None
-    assert isinstance(order.before(ONE, batch(6)), BackPressureRejected)
+async def test_r21_a_batch_for_an_unknown_topic_holds_its_followers_back(sh: StreamHouse) -> None:
+    """The topic is created between two requests of one connection: the second batch must not be taken first."""
+    order, batches = WriteOrder(), []
+    for sequence in (0, 1):
+        record = Record(value=b"%d" % sequence, timestamp_ms=1)
+        batches.append(build_batch([record], producer_id=7, producer_epoch=0, base_sequence=sequence))
 
+    async def send(batch: bytes) -> BaseException | None:
+        (outcome,) = await sh.broker.produce.run(
+            [(("new", 0), batch)], acks=-1, timeout_ms=30_000, order=order, caller=CALLER
+        )
+        return outcome.error
 
-async def test_r21_followers_across_the_wrap_are_followers() -> None:
-    order = WriteOrder()
-    order.refused(ONE, batch(SEQUENCE_MODULUS - 1), NO_ROOM)
-    assert isinstance(order.before(ONE, batch(0)), BackPressureRejected)
-
-
-async def test_r21_only_batches_of_idempotent_producers_are_remembered() -> None:
-    order = WriteOrder()
-    order.refused(ONE, build_batch([Record(value=b"v", timestamp_ms=1)]), NO_ROOM)
-    order.refused(ONE, b"junk", NO_ROOM)
-    assert not order.has_refusals
-
-
-async def test_r21_a_refusal_is_forgotten_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(produce, "REFUSAL_MEMORY_S", 0.0)
-    order = WriteOrder()
-    order.refused(ONE, batch(0), NO_ROOM)
-    await asyncio.sleep(0)
-    assert order.before(ONE, batch(1)) is None
-
-
-async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(produce, "MAX_REMEMBERED_REFUSALS", 3)
-    order = WriteOrder()
-    for producer in range(10):
-        order.refused(ONE, batch(0, producer=producer), NO_ROOM)
-    assert len(order._refusals) == 3
-    assert isinstance(order.before(ONE, batch(1, producer=9)), BackPressureRejected)
+    assert isinstance(await send(batches[0]), TopicNotFound)
+    await sh.create_topic("new", 1)
+    assert isinstance(await send(batches[1]), TopicNotFound)
+    assert [await send(batch) for batch in batches] == [None, None]
+    assert [record.value for record in await sh.read("new", 0, 0)] == [b"0", b"1"]

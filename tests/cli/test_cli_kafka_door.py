@@ -124,3 +124,24 @@ def test_the_documents_say_what_dev_prints(page: str) -> None:
     for fence in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         if "confluent_kafka" in fence and "\ndef test_" not in fence:  # the plugin's tests run those
             assert fence == snippet[1]
+
+
+def test_s3_6_a_server_without_an_agent_says_ready_and_answers(tmp_path: Path) -> None:
+    command = [str(BIN / "streamhouse"), "server", "--data-dir", str(tmp_path), "--kafka-listen", "127.0.0.1:0"]
+    environment = {**os.environ, "DISABLE_EMBEDDED_AGENT": "1"}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stderr is not None
+        said: list[str] = []
+        for line in process.stderr:
+            said.append(line)
+            if line.startswith("ready"):
+                break
+        address = re.search(r"^kafka +(\S+):(\d+)$", "".join(said), re.MULTILINE)
+        assert address is not None, said
+        with socket.create_connection((address[1], int(address[2])), timeout=PATIENCE_S) as client:
+            client.sendall(bytes.fromhex("0000000a 0012 0000 00000007 0000"))  # ApiVersions 0, correlation id 7
+            answer = client.recv(10)
+            assert answer[4:] == bytes.fromhex("00000007 0000"), "no error"
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0

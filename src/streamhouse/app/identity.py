@@ -1,4 +1,4 @@
-"""Who this agent is: its name from the settings, or one made once and kept in the data directory."""
+"""The name of this agent: from the settings, or made once and kept in the data directory."""
 
 from __future__ import annotations
 

@@ -1,23 +1,23 @@
-"""What a lease means here: a partition of the leased log, or a coordinator's groups, to open, to close, or to drop.
+"""What follows when this agent gains or loses a lease: a partition, or a coordinator slot, is opened or closed.
 
-Whoever routes clients hears of it too: of a beginning once it is open, of an end before it is closed.
+The cluster view is told too: of a lease that begins once the partition is open, of one that ends before it is closed.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from streamhouse.app.topics import TopicWatch
 from streamhouse.cluster.contract import Loss
 from streamhouse.cluster.lease_table import LeaseGuard
 from streamhouse.cluster.member import Member
 from streamhouse.core.ids import PartitionKey
 from streamhouse.log.leased.log import LeasedLog
+from streamhouse.maintenance.topic_watch import TopicWatch
 from streamhouse.metadata.contract import Lease, LeaseKey, SlotKey
 
 
 class Routes(Protocol):
-    """Told what is served here."""
+    """Is told which partitions and slots are served here."""
 
     def gained(self, lease: Lease) -> None: ...
     def leaving(self, key: LeaseKey) -> None: ...
@@ -25,7 +25,7 @@ class Routes(Protocol):
 
 
 class Slots(Protocol):
-    """What coordinator slots are for."""
+    """Serves the groups of coordinator slots."""
 
     async def gained(self, lease: Lease, *, guard: LeaseGuard) -> None: ...
     async def losing(self, slot: SlotKey) -> None: ...
@@ -33,7 +33,7 @@ class Slots(Protocol):
 
 
 class LogOwner:
-    """Stands between the cluster and what its leases protect, which do not know each other."""
+    """Connects the cluster with what its leases protect. Neither knows the other."""
 
     def __init__(self) -> None:
         self._log: LeasedLog | None = None

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from streamhouse.app.metadata_progress import check_object_store
 from streamhouse.app.store_binding import bind_object_store
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import InvalidSetting
 from streamhouse.core.randomness import Randomness
 from streamhouse.core.settings import Settings
 from streamhouse.core.urls import local_path, scheme_of
+from streamhouse.maintenance.metadata_progress import check_object_store
 from streamhouse.metadata.contract import MetadataStore
 from streamhouse.metadata.opening import open_metadata
 from streamhouse.objectstore.contract import ObjectStore

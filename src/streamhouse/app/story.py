@@ -16,20 +16,28 @@ from typing import Final
 from streamhouse.app.agent import Agent, AgentIdentity
 from streamhouse.app.demo import DEMO_TOPICS, demo_records
 from streamhouse.app.stores import Stores, open_stores
+from streamhouse.broker.caller import Caller
+from streamhouse.broker.fetch import PlainWanted
+from streamhouse.broker.produce import WriteOrder
+from streamhouse.broker.reads import ReadResult
+from streamhouse.broker.topics import WantedTopic
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import CorruptData, NotLeader, TopicExists
-from streamhouse.core.ids import PartitionKey, TopicId
+from streamhouse.core.ids import PartitionKey
 from streamhouse.core.randomness import Randomness
 from streamhouse.core.settings import Settings
-from streamhouse.metadata.contract import KAFKA_LISTENER, Lease, NewTopic, ScanRange, Topic
+from streamhouse.metadata.contract import KAFKA_LISTENER, Lease, ScanRange, Topic
 from streamhouse.wire.batch import iter_batches
 from streamhouse.wire.codecs import Codec
 from streamhouse.wire.records import Record, build_batch, decode_records
 
 ZONES: Final = ("us-east-1a", "us-east-1b", "us-east-1c")
-_PATIENCE_S: Final = 120.0
+_LONGEST_S: Final = 120.0
 """The longest anything here may take: a death is noticed after a liveness timeout, a minute by default."""
 _LOOK_S: Final = 0.05
+_WRITE_TIMEOUT_MS: Final = 30_000
+_READ_BYTES: Final = 1 << 20
+_CALLER: Final = Caller(protocol="python", client_id="story")
 
 Cell = str | int
 Tell = Callable[[str, Sequence[str], Sequence[Sequence[Cell]]], None]
@@ -47,7 +55,7 @@ class Actor:
 async def tell_story(settings: Settings, *, clock: Clock, randomness: Randomness, tell: Tell) -> None:
     """Raises CorruptData if what is read back in the end is not what was acknowledged."""
     async with _stage(settings, clock=clock, randomness=randomness) as (stores, actors):
-        topics = [await _topic(stores, randomness, demo.name, demo.partition_count) for demo in DEMO_TOPICS]
+        topics = [await _topic(actors[0], demo.name, demo.partition_count) for demo in DEMO_TOPICS]
         keys = [key for topic in topics for key in topic.partition_keys()]
         await _shared_out(actors)
         await _all_led(actors, keys)
@@ -104,24 +112,24 @@ async def _stage(
         yield stores, actors
 
 
-async def _topic(stores: Stores, randomness: Randomness, name: str, partition_count: int) -> Topic:
+async def _topic(actor: Actor, name: str, partition_count: int) -> Topic:
+    admin = actor.agent.broker.topics
     try:
-        return await stores.metadata.create_topic(
-            NewTopic(topic_id=TopicId(randomness.uuid()), name=name, partition_count=partition_count, configs={})
-        )
+        wanted = WantedTopic(name=name, partition_count=partition_count, configs={})
+        return await admin.create(wanted, caller=_CALLER)
     except TopicExists:
-        return await stores.metadata.get_topic(name)
+        return await admin.fresh(name)
 
 
 async def _all_led(actors: Sequence[Actor], keys: Sequence[PartitionKey]) -> None:
-    async with asyncio.timeout(_PATIENCE_S):
+    async with asyncio.timeout(_LONGEST_S):
         while not all(_leader(actors, key) for key in keys):  # noqa: ASYNC110 -- several logs, no event of all of them
             await asyncio.sleep(_LOOK_S)
 
 
 async def _shared_out(actors: Sequence[Actor]) -> None:
-    """Everybody sees everybody, and holds what the ring gives to it."""
-    async with asyncio.timeout(_PATIENCE_S):
+    """Return when every agent sees all others, and holds what the ring gives to it."""
+    async with asyncio.timeout(_LONGEST_S):
         while not all(_has_its_share(actor, len(actors)) for actor in actors):  # noqa: ASYNC110 -- as above
             await asyncio.sleep(_LOOK_S)
 
@@ -146,24 +154,25 @@ async def _write(actors: Sequence[Actor], topics: Sequence[Topic], written: Writ
 
 
 async def _append(actors: Sequence[Actor], key: PartitionKey, batch: bytes) -> int:
-    """As a client does: send to the leader, and again if that has changed. Returns the first offset."""
-    async with asyncio.timeout(_PATIENCE_S):
+    """Write as a client does: to the leader, and again if that has changed. Returns the first offset."""
+    async with asyncio.timeout(_LONGEST_S):
         while True:
             actor = _leader(actors, key)
             if actor is not None:
-                try:
-                    append = actor.agent.log.append(key, batch, acks=-1)
-                    await append.done
-                    return append.base_offset
-                except NotLeader:
-                    pass
+                (outcome,) = await actor.agent.broker.produce.run(
+                    [(key, batch)], acks=-1, timeout_ms=_WRITE_TIMEOUT_MS, order=WriteOrder(), caller=_CALLER
+                )
+                if outcome.error is None and outcome.append is not None:
+                    return outcome.append.base_offset
+                if outcome.error is not None and not isinstance(outcome.error, NotLeader):
+                    raise outcome.error
             await asyncio.sleep(_LOOK_S)
 
 
 async def _check(actors: Sequence[Actor], written: Written) -> None:
     """Compares every acknowledged record of this run with what is read back. Raises CorruptData."""
     for key, acknowledged in written.items():
-        found = {record.offset: record for record in await _read_back(actors[0], key, acknowledged[0].offset)}
+        found = {record.offset: record for record in await _read_back(actors, key, acknowledged[0].offset)}
         for record in acknowledged:
             if found.get(record.offset) != record:
                 raise CorruptData(
@@ -171,15 +180,23 @@ async def _check(actors: Sequence[Actor], written: Written) -> None:
                 )
 
 
-async def _read_back(actor: Actor, key: PartitionKey, offset: int) -> list[Record]:
+async def _read_back(actors: Sequence[Actor], key: PartitionKey, offset: int) -> list[Record]:
+    actor = _leader(actors, key)
+    assert actor is not None
     records: list[Record] = []
     while True:
-        found = await actor.agent.reader.read(key, offset, max_bytes=1 << 20)
+        (found,) = await actor.agent.broker.fetch.run(
+            [(key.topic_id, PlainWanted(key.partition, offset, _READ_BYTES))],
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=_READ_BYTES,
+            caller=_CALLER,
+        )
+        if not isinstance(found, ReadResult) or found.next_offset <= offset:
+            return records
         for batch in found.batches:
             for position, _ in iter_batches(batch):
                 records += decode_records(batch, position)
-        if found.next_offset <= offset:
-            return records
         offset = found.next_offset
 
 

@@ -1,13 +1,13 @@
-"""Who is there and who leads what, as this agent knows it: memory that a request reads without waiting.
+"""The agents, the topics, and which agent leads what, as this agent knows it. Requests read it without waiting.
 
-    own leases       told by the owner of the leases, the moment they begin and end
+    own leases       told by the owner of the leases, when they begin and end
     others' leases   from the store, when it says that they changed, and now and then unasked
-    agents           asked for: nobody announces a death
+    agents           asked for now and then: no agent announces its own death
 
 Keeps itself fresh, and says when something changed; what is known of leases is in known_leases.py.
 
 What is wrong here for a moment costs a client one more round: the log and the metadata commit decide, never this. Must
-not take part in any decision about who leads.
+not take part in any decision about leadership.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeVar
+from uuid import UUID
 
 from streamhouse.broker.doubt import Doubt
 from streamhouse.broker.known_leases import KnownLeases
@@ -37,12 +38,19 @@ from streamhouse.metadata.contract import (
 
 __all__ = ["ClusterView", "Endpoint", "Leader", "Node"]
 
+E = TypeVar("E", bound=StreamHouseError)
+
+TopicRef = str | UUID
+"""A topic's name or its id, as a caller gives it."""
+
 _FULL_LOOK_S: Final = 60.0
 """Notifications may be lost; this bounds for how long that matters."""
 _LONGEST_AGENT_POLL_S: Final = 5.0
 _PAUSE_S: Final = 0.02
-"""After a change, a little patience: leases change by the hundred when an agent comes or goes."""
-_NOBODY: Final = (-1, -1)
+"""The rest after a look: leases change by the hundred when an agent comes or goes."""
+NO_LEADER: Final = (-1, -1)
+_FIND_LEADERS_S: Final = 0.5
+_MOST_LOOKED_AT: Final = 5_000  # partitions of one look that a caller waits for
 _ALL_SLOTS: Final = tuple(SlotKey(number) for number in range(COORDINATOR_SLOTS))
 
 
@@ -67,9 +75,11 @@ class ClusterView:
         self._alone = alone
         self._endpoints: Mapping[str, Endpoint] = {}
         self.me: Node | None = None
-        """This agent as a broker; None before ``start`` and without an address."""
+        """This agent as a broker; None before ``start``, and in a process without an agent."""
         self._nodes: tuple[Node, ...] = ()
+        """Those that clients can connect to."""
         self._by_agent: dict[str, Node] = {}
+        """All that live."""
         self._names: dict[str, Topic] = {}
         self._ids: dict[TopicId, Topic] = {}
         self._leases = KnownLeases(agent_id)
@@ -78,20 +88,24 @@ class ClusterView:
         self._changed = asyncio.Event()
         self._looking = asyncio.Lock()
         self._doubt = Doubt()
-        self._slot_look: asyncio.Task[None] | None = None
-        """A look at the slots that has not begun."""
+        self._next_look: asyncio.Task[None] | None = None
+        """A look at leases that callers wait for and that has not begun."""
+        self._next_keys: set[LeaseKey] = set()
+        """What it will look at."""
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def start(self, me: Agent, endpoints: Mapping[str, Endpoint] | None = None) -> None:
+    async def start(self, me: Agent | None, endpoints: Mapping[str, Endpoint] | None = None) -> None:
         """Everything is known when it returns.
 
-        ``me``: this agent as registered. ``endpoints``: how clients of each listener reach it.
+        ``me``: this agent as registered; None in a process without an agent. ``endpoints``: the address of this agent
+        for the clients of each listener.
         """
         self._endpoints = dict(endpoints or {})
         self.cluster_id = cluster_id_text((await self._metadata.cluster_info()).cluster_id.bytes)
-        self.node_id = me.node_id
-        self.me = node_of(me)
-        self._take_agents([me])
+        if me is not None:
+            self.node_id = me.node_id
+            self.me = node_of(me)
+            self._take_agents([me])
         listening = asyncio.Event()
         self._tasks = [
             asyncio.create_task(self._listen(listening), name="view-listen"),
@@ -101,12 +115,17 @@ class ClusterView:
         await self.refresh()
 
     async def close(self) -> None:
-        tasks = [*self._tasks, *([] if self._slot_look is None else [self._slot_look])]
+        tasks = [*self._tasks, *([] if self._next_look is None else [self._next_look])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     # Agents.
+
+    @property
+    def has_agents(self) -> bool:
+        """Whether any agent lives, as far as is known here."""
+        return bool(self._by_agent)
 
     def nodes(self) -> Sequence[Node]:
         """Live agents that clients can connect to, by node id."""
@@ -125,7 +144,7 @@ class ClusterView:
     # Leaders.
 
     def leader(self, key: PartitionKey) -> Leader | None:
-        """None when nobody leads it now, as far as is known here."""
+        """None when no agent leads it now, as far as is known here."""
         held = self._leases.holding(key)
         if held is None:
             return self._leaderless(key)
@@ -134,25 +153,28 @@ class ClusterView:
         return None if node is None else Leader(node=node, epoch=epoch)
 
     def leaders_of(self, topic: Topic) -> list[tuple[int, int]]:
-        """Node id and epoch of every partition's leader, (-1, -1) without one. For many partitions at a time."""
+        """Node id and epoch of every partition's leader that clients can connect to; (-1, -1) without one."""
         if topic.write_mode is WriteMode.LEADERLESS:
             found = map(self.leader, topic.partition_keys())
-            return [_NOBODY if leader is None else (leader.node.node_id, leader.epoch) for leader in found]
+            return [NO_LEADER if leader is None else (leader.node.node_id, leader.epoch) for leader in found]
         own, others = self._leases.of_topic(topic.topic_id)
-        ids = {agent_id: node.node_id for agent_id, node in self._by_agent.items()}
+        ids = {node.agent_id: node.node_id for node in self._nodes}
+        listens = self.node_id in ids.values()
         leaders: list[tuple[int, int]] = []
         for partition in range(topic.partition_count):
-            if partition in own:
+            if partition in own and listens:
                 leaders.append((self.node_id, own[partition]))
             elif partition in others and others[partition][0] in ids:
                 leaders.append((ids[others[partition][0]], others[partition][1]))
             else:
-                leaders.append(_NOBODY)
+                leaders.append(NO_LEADER)
         return leaders
 
     def coordinator(self, slot: SlotKey) -> Node | None:
+        """None if no agent that clients can connect to holds it, as far as is known here."""
         held = self._leases.holding(slot)
-        return None if held is None else self._by_agent.get(held[0])
+        node = None if held is None else self._by_agent.get(held[0])
+        return node if node is not None and node.listens else None
 
     def generation(self, topic_id: TopicId) -> tuple[int, int]:
         """Changes whenever the leader of one of the topic's partitions may have changed."""
@@ -201,9 +223,28 @@ class ClusterView:
     def topic_by_id(self, topic_id: TopicId) -> Topic | None:
         return self._ids.get(topic_id)
 
+    def name_of(self, key: PartitionKey) -> str:
+        """A partition as people call it, for messages: its topic's id is shown only if the topic is not known."""
+        topic = self._ids.get(key.topic_id)
+        return str(key) if topic is None else f"{topic.name}/{key.partition}"
+
+    def with_name(self, error: E, key: PartitionKey) -> E:
+        """The same error with the partition's name in its message: lower layers know only the topic's id."""
+        if (name := self.name_of(key)) != str(key):
+            error.message = error.message.replace(str(key), name)
+        return error
+
+    def find(self, ref: TopicRef) -> Topic | None:
+        """From memory, by name or id."""
+        return self._names.get(ref) if isinstance(ref, str) else self._ids.get(TopicId(ref))
+
     def topics(self) -> list[Topic]:
         """All that are known here, by name."""
         return [self._names[name] for name in sorted(self._names)]
+
+    async def look_up(self, ref: TopicRef) -> Topic | None:
+        """From memory, else from the store, by name or id."""
+        return await (self.find_topic(ref) if isinstance(ref, str) else self.find_topic_by_id(TopicId(ref)))
 
     async def find_topic(self, name: str) -> Topic | None:
         """From memory, else from the store: one that was created elsewhere a moment ago is found."""
@@ -230,7 +271,7 @@ class ClusterView:
         return topics
 
     def learned(self, topic: Topic) -> None:
-        """Somebody here has it fresh from the store."""
+        """Take note of a topic that a caller has just read from the store."""
         known = self._ids.get(topic.topic_id)
         if known is not None and known.version >= topic.version:
             return
@@ -283,22 +324,45 @@ class ClusterView:
                 self._take_leases(await self._metadata.list_leases())
 
     async def look_at_slots(self) -> None:
-        """Read from the store who holds the coordinator slots. Callers that come during a look share the next one."""
+        """Read from the store which agents hold the coordinator slots."""
+        await self._look_at(_ALL_SLOTS)
+
+    async def find_leaders(self, topics: Iterable[Topic], *, timeout_s: float = _FIND_LEADERS_S) -> None:
+        """Read from the store the leaders of these topics' partitions that have none as far as is known here.
+
+        Another agent may have taken a lease a moment ago, and this one has not been told yet. Returns after
+        ``timeout_s`` at the latest; what is known here then has to do.
+        """
+        missing = [
+            PartitionKey(topic.topic_id, partition)
+            for topic in topics
+            for partition, leader in enumerate(self.leaders_of(topic))
+            if leader == NO_LEADER
+        ]
+        if missing:
+            with suppress(TimeoutError, StreamHouseError):
+                async with asyncio.timeout(timeout_s):
+                    await self._look_at(missing[:_MOST_LOOKED_AT])
+
+    async def _look_at(self, keys: Iterable[LeaseKey]) -> None:
+        """Callers that come during a look share the next one."""
         if self._alone:
             return
-        if self._slot_look is None:
-            self._slot_look = asyncio.create_task(self._look_at_slots(), name="view-slots")
-            self._slot_look.add_done_callback(_seen)
-        await asyncio.shield(self._slot_look)
+        self._next_keys.update(keys)
+        if self._next_look is None:
+            self._next_look = asyncio.create_task(self._look_at_next(), name="view-look")
+            self._next_look.add_done_callback(_seen)
+        await asyncio.shield(self._next_look)
 
-    async def _look_at_slots(self) -> None:
+    async def _look_at_next(self) -> None:
         try:
             await self._looking.acquire()
         finally:
-            self._slot_look = None  # from here on, what is read may be older than a new caller's question
+            # From here on, what is read may be older than a new caller's question.
+            keys, self._next_keys, self._next_look = list(self._next_keys), set(), None
         try:
-            self._take_leases(await self._metadata.list_leases(keys=_ALL_SLOTS), asked=_ALL_SLOTS)
-            if any(self._leases.holding(slot) is not None and self.coordinator(slot) is None for slot in _ALL_SLOTS):
+            self._take_leases(await self._metadata.list_leases(keys=keys), asked=keys)
+            if any((held := self._leases.holding(key)) is not None and held[0] not in self._by_agent for key in keys):
                 await self._look_at_agents()  # an agent may have joined a moment ago
         finally:
             self._looking.release()
@@ -371,12 +435,12 @@ class ClusterView:
                 self.forgot(gone)
 
     def _take_agents(self, agents: Iterable[Agent]) -> None:
-        found = {agent.agent_id: node for agent in agents if (node := node_of(agent)) is not None}
+        found = {agent.agent_id: node_of(agent) for agent in agents}
         if self.me is not None:
             found[self.me.agent_id] = self.me
-        nodes = tuple(sorted(found.values(), key=lambda node: node.node_id))
-        if nodes != self._nodes:
-            self._nodes, self._by_agent = nodes, found
+        if found != self._by_agent:
+            nodes = sorted(found.values(), key=lambda node: node.node_id)
+            self._by_agent, self._nodes = found, tuple(node for node in nodes if node.listens)
             self._nodes_generation += 1
             self._announce()
 
@@ -410,6 +474,6 @@ class ClusterView:
 
 
 def _seen(look: asyncio.Task[None]) -> None:
-    """All callers may have given up: its error then has no one to be told to."""
+    """Take note of its error: all callers may have given up, and Python would log it as never retrieved."""
     if not look.cancelled():
         look.exception()

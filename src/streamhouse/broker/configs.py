@@ -1,4 +1,4 @@
-"""Configs of topics, agents and groups: described to whoever asks, and changed where they can be, which is on topics.
+"""Configs of topics, agents and groups: described for all three, changed for topics only.
 
 Kafka's four ways to change a config are here once: set, delete (back to the default), append to and subtract from a
 list. A change is checked as a whole before any of it is stored.
@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import Final
 
 from streamhouse.broker.broker_configs import describe_broker, describe_group
+from streamhouse.broker.caller import Caller
 from streamhouse.broker.cluster_view import ClusterView
 from streamhouse.core import topic_config
 from streamhouse.core.errors import Conflict, InvalidRequest, InvalidTopicConfig
@@ -19,7 +20,7 @@ from streamhouse.core.settings import Settings
 from streamhouse.core.topic_config import TOPIC_CONFIGS, ConfigType, Description
 from streamhouse.metadata.contract import MetadataStore, Topic
 
-_MAX_TRIES: Final = 5  # somebody else changes the same topic at the same moment; more often is no accident
+_MAX_TRIES: Final = 5  # another process changes the same topic at the same moment; more often is no accident
 
 
 class Change(IntEnum):
@@ -68,7 +69,9 @@ class Configs:
         """The same for every group, whether it exists or not."""
         return describe_group(self._settings)
 
-    async def alter_topic(self, name: str, changes: Sequence[ConfigChange], *, validate_only: bool = False) -> None:
+    async def alter_topic(
+        self, name: str, changes: Sequence[ConfigChange], *, caller: Caller, validate_only: bool = False
+    ) -> None:
         """Raises TopicNotFound, InvalidTopicConfig, InvalidRequest (the same config twice)."""
         names = [change.name for change in changes]
         if len(set(names)) != len(names):
@@ -86,7 +89,9 @@ class Configs:
                 if not left:
                     raise
 
-    async def replace_topic(self, name: str, configs: Mapping[str, str], *, validate_only: bool = False) -> None:
+    async def replace_topic(
+        self, name: str, configs: Mapping[str, str], *, caller: Caller, validate_only: bool = False
+    ) -> None:
         """All of them at once: what is not named goes back to its default."""
         for left in reversed(range(_MAX_TRIES)):
             topic = await self._fresh(name)

@@ -1,4 +1,4 @@
-"""Who holds which lease, as this agent knows it. Pure; what it answers may be a moment old.
+"""Which agent holds which lease, as this agent knows it. Pure; what it answers may be a moment old.
 
     own       held and open here, by word of their owner
     leaving   closed here and not yet held elsewhere: this agent's until the store names another
@@ -10,13 +10,62 @@ What this agent itself holds is never taken from the store: the owner knows it b
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Generic, TypeVar
 
-from streamhouse.broker.lease_map import LeaseMap
-from streamhouse.core.ids import TopicId
-from streamhouse.metadata.contract import Lease, LeaseKey
+from streamhouse.core.ids import PartitionKey, TopicId
+from streamhouse.metadata.contract import Lease, LeaseKey, SlotKey
+
+V = TypeVar("V")
 
 Holding = tuple[str, int]
 """An agent's id, and the lease's epoch."""
+
+
+class LeaseMap(Generic[V]):
+    """A value for every lease. Partitions are kept by topic, so that all of one topic are found without their keys."""
+
+    def __init__(self) -> None:
+        self._topics: dict[TopicId, dict[int, V]] = {}
+        self._slots: dict[SlotKey, V] = {}
+
+    def get(self, key: LeaseKey) -> V | None:
+        if isinstance(key, PartitionKey):
+            topic = self._topics.get(key.topic_id)
+            return None if topic is None else topic.get(key.partition)
+        return self._slots.get(key)
+
+    def of_topic(self, topic_id: TopicId) -> Mapping[int, V]:
+        """By partition."""
+        return self._topics.get(topic_id) or {}
+
+    def put(self, key: LeaseKey, value: V) -> None:
+        if isinstance(key, PartitionKey):
+            self._topics.setdefault(key.topic_id, {})[key.partition] = value
+        else:
+            self._slots[key] = value
+
+    def pop(self, key: LeaseKey) -> V | None:
+        if not isinstance(key, PartitionKey):
+            return self._slots.pop(key, None)
+        topic = self._topics.get(key.topic_id)
+        if topic is None:
+            return None
+        value = topic.pop(key.partition, None)
+        if not topic:
+            del self._topics[key.topic_id]
+        return value
+
+    def drop_topic(self, topic_id: TopicId) -> None:
+        self._topics.pop(topic_id, None)
+
+    def __contains__(self, key: LeaseKey) -> bool:
+        return self.get(key) is not None
+
+    def __iter__(self) -> Iterator[LeaseKey]:
+        for topic_id, partitions in self._topics.items():
+            for partition in partitions:
+                yield PartitionKey(topic_id, partition)
+        yield from self._slots
 
 
 class KnownLeases:

@@ -1,4 +1,4 @@
-"""What a broker is to clients: a number, an address, a zone. Pure."""
+"""An agent as clients see it: a broker with a number, an address and a zone. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,19 @@ from streamhouse.metadata.contract import KAFKA_LISTENER, Agent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A live agent that clients can connect to."""
+    """A live agent."""
 
     node_id: int
     agent_id: str
     host: str
     port: int
+    """0 if clients cannot connect to it: it leads partitions for the process that it runs in."""
     rack: str
     """Its availability zone."""
+
+    @property
+    def listens(self) -> bool:
+        return self.port > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,15 +42,14 @@ def cluster_id_text(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
 
 
-def node_of(agent: Agent) -> Node | None:
-    """None for an agent without a Kafka listener."""
+def node_of(agent: Agent) -> Node:
+    """The node of an agent. Its port is 0 if the agent has no Kafka listener."""
     host, _, port = agent.listeners.get(KAFKA_LISTENER, "").rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-        return None
+    listens = bool(host) and port.isdecimal() and 0 < int(port) < 65_536
     return Node(
         node_id=agent.node_id,
         agent_id=agent.agent_id,
-        host=host.strip("[]"),
-        port=int(port),
+        host=host.strip("[]") if listens else "",
+        port=int(port) if listens else 0,
         rack=agent.availability_zone,
     )

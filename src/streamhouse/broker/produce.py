@@ -3,10 +3,13 @@
 A front end gives the batches of one request, and gets one ``Outcome`` for each of them, all at once, when every batch
 is as durable as its ``acks`` ask for, refused, or overdue. This module owns the order of writes and all waiting:
 
-    arrival ──► is an earlier write of this connection waiting? ──yes──► wait behind it
+    arrival ──► acks allowed, topic known? ──no──► refused
+                      │ yes
+                      ▼
+                is an earlier write of this connection waiting? ──yes──► wait behind it
                       │ no
                       ▼
-                 append (broker/writes.py) ──refused, but may soon be taken──► wait, at most 5 s, then append again
+                 append (broker/writers.py) ──refused, but may soon be taken──► wait, at most 5 s, then append again
                       │                       (the partition opens here, is handed over, or there is no room)
                       ▼
               offsets or a refusal ──► followers may go on ──► acknowledged, failed, or overdue ──► on_done
@@ -14,11 +17,7 @@ is as durable as its ``acks`` ask for, refused, or overdue. This module owns the
 **Order.** Writes of one connection get their offsets in the order in which they arrive. While one waits, those behind
 it wait too, also for other partitions. Nothing is awaited between the look at a batch and its offsets (R11).
 
-**What follows a refused batch is refused (R21).** Clients send five batches of an idempotent producer at once. When the
-first is refused with a retriable error, the others must not be taken before it has come again. The connection remembers
-which batch of which producer was refused and why, and its followers get the same error, unless the log knows that all
-before them is written. All clients then send them again in order. With the log's own answer, "out of order" (45),
-librdkafka would bump its epoch, or give up for good.
+**What follows a refused batch is refused (R21).** write_order.py remembers which batch of which producer was refused.
 
 **Time.** A request waits for its turn and for its partitions for at most MAX_WAIT_S, counted from its arrival, and for
 its acknowledgement until its own time-out. After that the answer is "not known": a batch that has its offsets goes on
@@ -29,149 +28,49 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
+from streamhouse.broker.caller import Caller
+from streamhouse.broker.cluster_view import ClusterView, TopicRef
 from streamhouse.broker.deadlines import Deadlines
-from streamhouse.broker.writes import Append, Writes
+from streamhouse.broker.leading import MAX_WAIT_S
+from streamhouse.broker.write_order import Place, WriteOrder
+from streamhouse.broker.writes import Append, Writes, partition_key, unknown_topic
 from streamhouse.core.errors import (
     BackPressureRejected,
-    CorruptBatch,
+    InvalidAcks,
     NotAcknowledged,
     NotLeader,
     StreamHouseError,
+    TransactionsUnsupported,
 )
 from streamhouse.core.ids import PartitionKey
-from streamhouse.core.limits import MAX_REMEMBERED_REFUSALS
-from streamhouse.metadata.dedup import SEQUENCE_MODULUS
-from streamhouse.wire.batch import BatchHeader, read_header
 from streamhouse.wire.buffers import BytesLike
 
-MAX_WAIT_S: Final = 5.0
-"""The longest wait for a turn, a partition or room: clients give a request up after 30 s, and may go elsewhere."""
-REFUSAL_MEMORY_S: Final = 30.0
-"""How long followers of a refused batch get its error. A client that has not sent it again by then does not want to."""
+__all__ = ["Outcome", "Place", "Produce", "ProduceCall", "WriteOrder"]
+
+_ACKS: Final = frozenset({-1, 1, 0})
 
 
 class Outcome:
     """What became of one batch. Exactly one of ``append`` without ``error``, or ``error``, at the end."""
 
-    __slots__ = ("append", "error", "key", "records")
+    __slots__ = ("append", "error", "key", "place", "records")
 
-    def __init__(self, key: PartitionKey, records: BytesLike) -> None:
-        self.key = key
+    def __init__(self, place: Place, records: BytesLike) -> None:
+        self.place = place
+        self.key: PartitionKey | None = place if isinstance(place, PartitionKey) else None
+        """None if the topic is not known here."""
         self.records: BytesLike | None = records
-        """The batch while it has no offsets."""
+        """The batch while it has neither offsets nor an error."""
         self.append: Append | None = None
         """Set when it has its offsets; it may still fail, with ``error``."""
         self.error: BaseException | None = None
 
-
-Place = PartitionKey | tuple[bytes, int]
-"""A partition; or the name a client gave to a topic that is not known here, and the partition's number."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Refusal:
-    producer_epoch: int
-    base_sequence: int
-    """What comes after it is refused."""
-    last_sequence: int
-    """The last batch that was refused; the memory ends when that one has been taken."""
-    error: StreamHouseError
-    """Without its traceback, and never raised again: that would keep requests in memory."""
-    until_s: float
-    """When it does not count any more, by the loop's clock."""
-
-
-class WriteOrder:
-    """What the writes of one connection have to respect. A front end makes one for each connection."""
-
-    __slots__ = ("_refusals", "gate")
-
-    def __init__(self) -> None:
-        self.gate: asyncio.Task[None] | None = None
-        """The last write that waits. It is done when the writes behind it may have their offsets."""
-        self._refusals: dict[tuple[Place, int], _Refusal] = {}
-        """By partition and producer id."""
-
     @property
-    def has_refusals(self) -> bool:
-        return bool(self._refusals)
-
-    def hold(self, gate: asyncio.Task[None]) -> None:
-        self.gate = gate
-        gate.add_done_callback(self._release)
-
-    def _release(self, gate: asyncio.Task[None]) -> None:
-        if self.gate is gate:
-            self.gate = None
-
-    def before(self, place: Place, records: BytesLike) -> StreamHouseError | None:
-        """The error of an earlier batch of the same producer that was refused and has not come again."""
-        header = _producer_of(records)
-        refusal = None if header is None else self._before(place, header)
-        return None if refusal is None else refusal.error
-
-    def took(self, place: Place, records: BytesLike) -> None:
-        """The batch has its offsets, or has come again: its producer goes on from here."""
-        header = _producer_of(records)
-        if header is None:
-            return
-        name = (place, header.producer_id)
-        refusal = self._refusals.get(name)
-        if refusal is None:
-            return
-        following = (header.base_sequence + header.record_count) % SEQUENCE_MODULUS
-        left = (refusal.last_sequence - following) % SEQUENCE_MODULUS
-        if refusal.producer_epoch == header.producer_epoch and left < SEQUENCE_MODULUS // 2:
-            # Others behind it were refused too. What the client had sent behind those must not be told of a gap.
-            self._refusals[name] = replace(refusal, base_sequence=_later(refusal.base_sequence, following))
-        else:
-            del self._refusals[name]
-
-    def refused(self, place: Place, records: BytesLike, error: StreamHouseError) -> None:
-        """Remember why a batch was refused. ``error`` is one after which clients send the batch again."""
-        header = _producer_of(records)
-        if header is None:
-            return
-        name = (place, header.producer_id)
-        if (earlier := self._before(place, header)) is not None:
-            self._refusals[name] = replace(earlier, last_sequence=_later(earlier.last_sequence, header.base_sequence))
-            return
-        known, last = self._refusals.get(name), header.base_sequence
-        if known is not None and known.producer_epoch == header.producer_epoch:
-            last = _later(known.last_sequence, last)
-        if known is None:
-            self._make_room()
-        error.__traceback__ = error.__context__ = None  # its frames hold the request
-        self._refusals[name] = _Refusal(
-            producer_epoch=header.producer_epoch,
-            base_sequence=header.base_sequence,
-            last_sequence=last,
-            error=error,
-            until_s=_now_s() + REFUSAL_MEMORY_S,
-        )
-
-    def _make_room(self) -> None:
-        now_s = _now_s()
-        for name in [name for name, refusal in self._refusals.items() if refusal.until_s <= now_s]:
-            del self._refusals[name]
-        if len(self._refusals) >= MAX_REMEMBERED_REFUSALS:
-            del self._refusals[next(iter(self._refusals))]
-
-    def _before(self, place: Place, header: BatchHeader) -> _Refusal | None:
-        """The refusal of an earlier batch of this producer epoch."""
-        name = (place, header.producer_id)
-        refusal = self._refusals.get(name)
-        if refusal is None:
-            return None
-        if _now_s() >= refusal.until_s:
-            del self._refusals[name]
-            return None
-        behind = (header.base_sequence - refusal.base_sequence) % SEQUENCE_MODULUS
-        is_behind = 0 < behind < SEQUENCE_MODULUS // 2
-        return refusal if is_behind and refusal.producer_epoch == header.producer_epoch else None
+    def name(self) -> str:
+        """The partition, for messages: as the caller named it."""
+        return str(self.place) if isinstance(self.place, PartitionKey) else f"{self.place[0]}/{self.place[1]}"
 
 
 class ProduceCall:
@@ -181,13 +80,13 @@ class ProduceCall:
 
     def __init__(
         self,
-        batches: Iterable[tuple[PartitionKey, BytesLike]],
+        batches: Iterable[tuple[Place, BytesLike]],
         acks: int,
         on_done: Callable[[ProduceCall], None],
         deadlines: Deadlines,
     ) -> None:
         self.acks = acks
-        self.outcomes = [Outcome(key, records) for key, records in batches]
+        self.outcomes = [Outcome(place, records) for place, records in batches]
         self.done = False
         """Every outcome is what it is; or the client has gone, and no batch gets offsets any more."""
         self.waits_for_offsets = False
@@ -230,7 +129,7 @@ class ProduceCall:
         for outcome in self.outcomes:
             append = outcome.append
             if outcome.error is None and (append is None or (self.acks and not append.done.done())):
-                outcome.error = NotAcknowledged("not acknowledged within the request's time-out")
+                outcome.error = NotAcknowledged(f"{outcome.name}: not acknowledged within the request's time-out")
         self._finish()
 
     def abandon(self) -> None:
@@ -251,29 +150,39 @@ class ProduceCall:
 
 
 class Produce:
-    def __init__(self, writes: Writes) -> None:
+    def __init__(self, writes: Writes, view: ClusterView) -> None:
         self._writes = writes
+        self._view = view
         self.deadlines = Deadlines()
         """The time-outs of the requests under way."""
 
     def begin(
         self,
-        batches: Iterable[tuple[PartitionKey, BytesLike]],
+        batches: Iterable[tuple[Place, BytesLike]],
         *,
         acks: int,
         timeout_ms: int,
         order: WriteOrder,
+        caller: Caller,
         on_done: Callable[[ProduceCall], None],
+        transactional_id: str | None = None,
     ) -> ProduceCall:
         """Give the batches of one request their offsets, now or when it is their turn.
 
-        ``acks`` is -1, 1 or 0. ``on_done`` is called once, perhaps before this returns; never after ``abandon``. The
-        records may be views into memory that is used again after this returns: what has to wait is copied.
+        ``acks`` is -1 (all), 1 or 0. ``on_done`` is called once, perhaps before this returns; never after ``abandon``.
+        The records may be views into memory that is used again after this returns: what has to wait is copied.
         """
         call = ProduceCall(batches, acks, on_done, self.deadlines)
         timeout_s = max(timeout_ms, 0) / 1000
+        if acks not in _ACKS or transactional_id is not None:
+            self._refuse_all(call, transactional_id)
+            call.begin(0)
+            return call
+        self._find_topics(call, order)
+        if call.done:
+            return call
         before = order.gate
-        waiting = self._append_all(call, order) if before is None else call.outcomes
+        waiting = self._append_all(call, order) if before is None else _unsettled(call)
         if waiting:
             call.waits_for_offsets = True
             _copy(waiting)
@@ -287,10 +196,67 @@ class Produce:
         call.begin(timeout_s)
         return call
 
+    async def run(
+        self,
+        batches: Iterable[tuple[Place, BytesLike]],
+        *,
+        acks: int,
+        timeout_ms: int,
+        order: WriteOrder,
+        caller: Caller,
+    ) -> list[Outcome]:
+        """``begin``, for a caller that awaits the outcomes."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def finished(call: ProduceCall) -> None:
+            if not done.done():
+                done.set_result(None)
+
+        call = self.begin(batches, acks=acks, timeout_ms=timeout_ms, order=order, caller=caller, on_done=finished)
+        try:
+            await done
+        except asyncio.CancelledError:
+            call.abandon()
+            raise
+        return call.outcomes
+
+    def _refuse_all(self, call: ProduceCall, transactional_id: str | None) -> None:
+        error: StreamHouseError
+        if call.acks not in _ACKS:
+            error = InvalidAcks(f"acks is 0, 1 or -1, not {call.acks}")
+        else:
+            error = TransactionsUnsupported(f"transactions are not supported yet (transactional id {transactional_id})")
+        for outcome in call.outcomes:
+            call.failed(outcome, error)
+
+    def _find_topics(self, call: ProduceCall, order: WriteOrder) -> None:
+        """Find each batch's partition, or refuse the batch: its topic is not known here."""
+        last: TopicRef | None = None
+        topic = None
+        for outcome in call.outcomes:
+            place, records = outcome.place, outcome.records
+            if isinstance(place, PartitionKey) or records is None:
+                continue
+            ref, partition = place
+            if ref is not last:
+                topic, last = self._view.find(ref), ref
+            earlier = order.before(place, records) if order.has_refusals else None
+            if topic is None or earlier is not None:
+                # The topic may be known before the next request: what follows must not be taken first (R21).
+                unknown = unknown_topic(ref)
+                order.refused(place, records, unknown)
+                call.failed(outcome, unknown)
+                continue
+            if order.has_refusals:
+                order.took(place, records)
+            outcome.key = partition_key(topic.topic_id, partition)
+
     def _append_all(self, call: ProduceCall, order: WriteOrder) -> list[Outcome]:
         """Returns the batches that wait. Nothing is awaited."""
         waiting: list[Outcome] = []
         for outcome in call.outcomes:
+            if outcome.records is None:
+                continue
             behind_its_own = waiting and any(earlier.key == outcome.key for earlier in waiting)
             if behind_its_own or not self._append(call, outcome, order, may_wait=True):
                 waiting.append(outcome)
@@ -299,6 +265,7 @@ class Produce:
     def _append(self, call: ProduceCall, outcome: Outcome, order: WriteOrder, *, may_wait: bool) -> bool:
         """Give the batch its offsets, or refuse it. False when it had better wait. Nothing is awaited."""
         key, records = outcome.key, outcome.records
+        assert key is not None
         assert records is not None
         earlier = order.before(key, records) if order.has_refusals else None
         if earlier is not None and not self._writes.knows_all_before(key, records):
@@ -326,12 +293,13 @@ class Produce:
         """Append what waits when its partitions are ready, or find out why they are not. Raises nothing."""
         writes, loop = self._writes, asyncio.get_running_loop()
         give_up_s = loop.time() + wait_s
-        await writes.wait_settled([outcome.key for outcome in waiting], wait_s)
+        await writes.wait_settled([outcome.key for outcome in waiting if outcome.key is not None], wait_s)
         for outcome in waiting:
-            records = outcome.records
+            key, records = outcome.key, outcome.records
+            assert key is not None
             assert records is not None
             if not call.done:
-                await writes.wait_writable(outcome.key, len(records), max(give_up_s - loop.time(), 0))
+                await writes.wait_writable(key, len(records), max(give_up_s - loop.time(), 0))
             self._append_now(call, outcome, order)
 
     def _append_now(self, call: ProduceCall, outcome: Outcome, order: WriteOrder) -> None:
@@ -340,6 +308,7 @@ class Produce:
             return
         # The client has gone or was told that the outcome is unknown; it sends the batch again, or gives it up. To take
         # it now would be a surprise. Its followers on this connection must not overtake it.
+        assert outcome.key is not None
         assert outcome.records is not None
         order.refused(outcome.key, outcome.records, NotAcknowledged("an earlier batch was not taken in time"))
         outcome.records = None
@@ -353,7 +322,7 @@ class Produce:
         give_up_s = loop.time() + wait_s
         await asyncio.wait([before])
         if call.done:
-            for outcome in call.outcomes:
+            for outcome in _unsettled(call):
                 self._append_now(call, outcome, order)
             return
         waiting = self._append_all(call, order)
@@ -361,25 +330,11 @@ class Produce:
             await self._append_later(call, waiting, order, max(give_up_s - loop.time(), 0))
 
 
+def _unsettled(call: ProduceCall) -> list[Outcome]:
+    return [outcome for outcome in call.outcomes if outcome.records is not None]
+
+
 def _copy(outcomes: Iterable[Outcome]) -> None:
     for outcome in outcomes:
         if not isinstance(outcome.records, bytes):
             outcome.records = bytes(outcome.records or b"")
-
-
-def _producer_of(records: BytesLike) -> BatchHeader | None:
-    """The header of an idempotent producer's batch; None for anything else, right or wrong."""
-    try:
-        header = read_header(records)
-    except CorruptBatch:
-        return None
-    return header if header.has_producer else None
-
-
-def _later(one: int, other: int) -> int:
-    """The later of two sequences of one producer, which are never half the sequence space apart."""
-    return other if (other - one) % SEQUENCE_MODULUS < SEQUENCE_MODULUS // 2 else one
-
-
-def _now_s() -> float:
-    return asyncio.get_running_loop().time()

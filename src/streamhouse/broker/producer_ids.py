@@ -25,6 +25,6 @@ class ProducerIds:
         if found is not None:
             return found
         async with self._refilling:
-            while (found := next(self._left, None)) is None:  # somebody before in the queue may have refilled
+            while (found := next(self._left, None)) is None:  # a caller before this one may have refilled it
                 self._left = iter(await self._metadata.allocate_producer_ids(_BLOCK))
             return found

@@ -1,7 +1,7 @@
-"""Reading from partitions, for every door: who may be asked, and what of a log may be seen.
+"""Reading from partitions, for every front end: which agent answers, and what of a log may be seen.
 
 A leased partition is read at its leader, as clients expect of offsets and epochs; a leaderless one anywhere. Owns the
-rules about leader epochs. Where batches are and how long to wait for them is the reader's business.
+rules about leader epochs. Where batches are, and how long to wait for them, is in log/reader/.
 
 Without transactions the last stable offset is the high watermark, so both isolation levels see the same.
 """
@@ -15,15 +15,14 @@ from itertools import pairwise
 from typing import Final
 
 from streamhouse.broker.cluster_view import ClusterView
-from streamhouse.core.errors import NotLeader, PartitionNotFound, StaleEpoch, StreamHouseError, UnknownEpoch
+from streamhouse.broker.writes import Writes
+from streamhouse.core.errors import NotLeader, StaleEpoch, StreamHouseError, UnknownEpoch
 from streamhouse.core.ids import PartitionKey
-from streamhouse.log.leased.log import LeasedLog
-from streamhouse.log.leased.partition import PartitionLog
 from streamhouse.log.reader.cursor import ReadRequest, ReadResult
 from streamhouse.log.reader.reader import EndOffsets, LogReader
 from streamhouse.log.reader.times import TimedOffset
-from streamhouse.metadata.contract import Durability, EpochStart, MetadataStore, WriteMode
-from streamhouse.metadata.dedup import SEQUENCE_MODULUS
+from streamhouse.metadata.contract import Durability, EpochStart, MetadataStore
+from streamhouse.metadata.dedup import SEQUENCE_MODULUS, ProducerWindow
 
 __all__ = ["EndOffsets", "EpochEnd", "IsolationLevel", "ReadRequest", "ReadResult", "Reads", "TimedOffset", "Writer"]
 
@@ -32,7 +31,7 @@ ANY_EPOCH: Final = -1
 NO_EPOCH: Final = -1
 NO_OFFSET: Final = -1
 
-_MAX_HISTORIES: Final = 10_000  # each a few hundred bytes; one for every partition whose epochs somebody asked for
+_MAX_HISTORIES: Final = 10_000  # each a few hundred bytes; one for every partition whose epochs were asked for
 
 
 class IsolationLevel(IntEnum):
@@ -60,52 +59,34 @@ class Writer:
 
 class Reads:
     def __init__(
-        self, *, reader: LogReader, log: LeasedLog, metadata: MetadataStore, view: ClusterView, durability: Durability
+        self, *, reader: LogReader, writes: Writes, metadata: MetadataStore, view: ClusterView, durability: Durability
     ) -> None:
         self._reader = reader
-        self._log = log
+        self._writes = writes
         self._metadata = metadata
         self._view = view
         self._durability = durability
         self._histories: dict[PartitionKey, tuple[int, list[EpochStart]]] = {}
 
-    # Who may be asked.
+    # Which agent answers.
 
     def leader_epoch(self, key: PartitionKey, claimed_epoch: int = ANY_EPOCH, *, or_leaving: bool = False) -> int:
-        """The epoch under which this agent serves the partition. No await.
+        """The epoch under which this agent answers for the partition. No await.
 
-        ``claimed_epoch``: the one that the caller knows. ``or_leaving``: whoever only reads batches may go on where the
-        partition is being handed over, since what is committed may be read anywhere.
+        ``claimed_epoch``: the one that the caller knows. ``or_leaving``: true for a caller that only reads batches. It
+        may go on here while the partition is handed over, since what is committed may be read anywhere.
         Raises NotLeader, PartitionNotFound, StaleEpoch, UnknownEpoch.
         """
-        partition = self._log.partition(key)
-        if partition is not None and partition.guard.valid():
-            epoch = partition.epoch
-        else:
-            leaving = self._view.leaving_epoch(key) if or_leaving else None
-            epoch = self._leaderless_epoch(key) if leaving is None else leaving
+        epoch = self._writes.epoch(key)
+        if epoch is None:
+            epoch = self._view.leaving_epoch(key) if or_leaving else None
+            if epoch is None:
+                raise self._writes.not_here(key)
         if claimed_epoch not in (epoch, ANY_EPOCH):
             if claimed_epoch < epoch:
-                raise StaleEpoch(self._name(key), expected=claimed_epoch, actual=epoch)
-            raise UnknownEpoch(self._name(key), asked=claimed_epoch, known=epoch)
+                raise StaleEpoch(self._view.name_of(key), expected=claimed_epoch, actual=epoch)
+            raise UnknownEpoch(self._view.name_of(key), asked=claimed_epoch, known=epoch)
         return epoch
-
-    def _leaderless_epoch(self, key: PartitionKey) -> int:
-        topic = self._view.topic_by_id(key.topic_id)
-        if topic is not None:
-            if not 0 <= key.partition < topic.partition_count:
-                raise PartitionNotFound(
-                    f"{topic.name} has partitions 0 to {topic.partition_count - 1}, not {key.partition}"
-                )
-            if topic.write_mode is WriteMode.LEADERLESS:
-                return 0
-        leader = self._view.leader(key)
-        elsewhere = leader is not None and leader.node.node_id != self._view.node_id
-        raise NotLeader(self._name(key), current_leader=leader.node.agent_id if leader and elsewhere else None)
-
-    def _name(self, key: PartitionKey) -> str:
-        topic = self._view.topic_by_id(key.topic_id)
-        return str(key) if topic is None else f"{topic.name}/{key.partition}"
 
     # Batches.
 
@@ -166,7 +147,9 @@ class Reads:
         history = await self._history(key, current)
         ends = await self._reader.end_offsets(key)
         if self.leader_epoch(key) != current or (history and history[-1].epoch > current):
-            raise NotLeader(self._name(key), current_leader=None, hint="its leadership has just changed; ask again")
+            raise NotLeader(
+                self._view.name_of(key), current_leader=None, hint="its leadership has just changed; ask again"
+            )
         if epoch == current:
             return EpochEnd(epoch=current, end_offset=ends.high_watermark)
         if not history or epoch < history[0].epoch:
@@ -189,15 +172,15 @@ class Reads:
     async def writers(self, key: PartitionKey) -> list[Writer]:
         """Idempotent producers that the leader would recognise. Raises NotLeader, PartitionNotFound, MetadataError."""
         self.leader_epoch(key)
-        partition = self._log.partition(key)
-        if partition is None:
-            return []  # leaderless: every agent judges by the metadata
+        windows = self._writes.writer(key).producers(key)
+        if not windows:
+            return []
         newest = (await self._metadata.load_producers([key]))[key]  # as many as a leader keeps
-        return _writers(partition, {state.producer_id: state.updated_at_ms for state in newest.states})
+        return _writers(windows, {state.producer_id: state.updated_at_ms for state in newest.states})
 
 
 def _end_in(history: Sequence[EpochStart], epoch: int, ends: EndOffsets, durability: Durability) -> EpochEnd:
-    """Of an epoch between the first of the history and the current one."""
+    """The end of an epoch between the first of the history and the current one."""
     floor = max((start for start in history if start.epoch <= epoch), key=lambda start: start.epoch)
     end_offset = ends.high_watermark
     for before, after in pairwise(history):
@@ -207,9 +190,9 @@ def _end_in(history: Sequence[EpochStart], epoch: int, ends: EndOffsets, durabil
     return EpochEnd(epoch=floor.epoch, end_offset=max(end_offset, ends.log_start_offset))
 
 
-def _writers(partition: PartitionLog, times_ms: Mapping[int, int]) -> list[Writer]:
+def _writers(windows: Mapping[int, ProducerWindow], times_ms: Mapping[int, int]) -> list[Writer]:
     found = []
-    for producer_id, window in partition.producers.windows.items():
+    for producer_id, window in list(windows.items()):
         last = window.batches[-1] if window.batches else None
         found.append(
             Writer(

@@ -1,4 +1,4 @@
-"""Topics: create, delete, grow. The rules are once for all doors; the metadata store keeps the topics.
+"""Topics: create, delete, grow, for every front end. The metadata store keeps the topics.
 
 A topic that is created is in the store before ``create`` returns, so that every agent finds it; and led, so that a
 producer's first request does not meet a partition without a leader, unless that takes too long.
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from streamhouse.broker.caller import Caller
 from streamhouse.broker.cluster_view import ClusterView
 from streamhouse.core import topic_config
 from streamhouse.core.errors import (
@@ -18,6 +19,7 @@ from streamhouse.core.errors import (
     InvalidReplicationFactor,
     TopicExists,
     TopicNotFound,
+    UnknownTopicId,
 )
 from streamhouse.core.ids import TopicId, check_topic_name
 from streamhouse.core.limits import MAX_PARTITIONS_PER_TOPIC
@@ -31,6 +33,8 @@ DEFAULT: Final = -1
 REPLICATION_FACTOR: Final = 1
 """What clients are told: one leader, and no followers beside the object store."""
 _LEAD_TIMEOUT_S: Final = 10.0
+_NEVER_CREATED: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Kafka keeps its own state in these; here it is in the metadata store, and a topic of that name would only mislead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +50,19 @@ class WantedTopic:
 
 class TopicAdmin:
     def __init__(
-        self, *, metadata: MetadataStore, view: ClusterView, randomness: Randomness, default_partition_count: int
+        self,
+        *,
+        metadata: MetadataStore,
+        view: ClusterView,
+        randomness: Randomness,
+        default_partition_count: int,
+        auto_create: bool = False,
     ) -> None:
         self._metadata = metadata
         self._view = view
         self._randomness = randomness
         self._default_partition_count = default_partition_count
+        self._auto_create = auto_create
 
     async def fresh(self, name: str) -> Topic:
         """As the store has it now. Raises TopicNotFound."""
@@ -60,7 +71,11 @@ class TopicAdmin:
         return topic
 
     async def fresh_by_id(self, topic_id: TopicId) -> Topic:
-        topic = await self._metadata.get_topic_by_id(topic_id)
+        """Raises UnknownTopicId."""
+        try:
+            topic = await self._metadata.get_topic_by_id(topic_id)
+        except TopicNotFound as error:
+            raise UnknownTopicId(error.message, hint=error.hint) from error
         self._view.learned(topic)
         return topic
 
@@ -73,7 +88,7 @@ class TopicAdmin:
             return new
         raise TopicExists(f"topic {new.name} already exists")
 
-    async def create(self, wanted: WantedTopic, *, timeout_s: float = _LEAD_TIMEOUT_S) -> Topic:
+    async def create(self, wanted: WantedTopic, *, caller: Caller, timeout_s: float = _LEAD_TIMEOUT_S) -> Topic:
         """Returns when every partition is led, or after ``timeout_s``; the topic exists either way.
 
         Raises TopicExists, InvalidTopicName, InvalidPartitions, InvalidReplicationFactor, InvalidReplicaAssignment,
@@ -84,7 +99,16 @@ class TopicAdmin:
         await self._wait_led(topic, timeout_s)
         return topic
 
-    async def delete(self, topic: Topic) -> None:
+    async def create_on_demand(self, name: str, *, caller: Caller) -> Topic | None:
+        """Create a topic with defaults because a client wants to use it. None where the settings do not allow that."""
+        if not self._auto_create or name in _NEVER_CREATED:
+            return None
+        try:
+            return await self.create(WantedTopic(name=name, configs={}), caller=caller)
+        except TopicExists:  # another client was quicker
+            return await self.fresh(name)
+
+    async def delete(self, topic: Topic, *, caller: Caller) -> None:
         """Raises TopicNotFound when it is gone already. Its objects go later, when nothing can need them any more."""
         deleted = await self._metadata.delete_topic(topic.topic_id)
         self._view.forgot(topic)
@@ -96,6 +120,7 @@ class TopicAdmin:
         name: str,
         partition_count: int,
         *,
+        caller: Caller,
         has_assignments: bool = False,
         validate_only: bool = False,
         timeout_s: float = _LEAD_TIMEOUT_S,
@@ -140,7 +165,7 @@ class TopicAdmin:
         )
 
     async def _wait_led(self, topic: Topic, timeout_s: float) -> None:
-        if topic.write_mode is WriteMode.LEASED:
+        if topic.write_mode is WriteMode.LEASED and self._view.has_agents:
             await self._view.wait_led(topic.partition_keys(), timeout_s=min(timeout_s, _LEAD_TIMEOUT_S))
 
 

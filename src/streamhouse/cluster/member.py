@@ -165,6 +165,20 @@ class Member:
         """Whether this agent has accepted it from another agent and does not hold it yet."""
         return key in self._exchange.accepted
 
+    def should_lead(self, key: LeaseKey) -> bool:
+        """Whether this agent should hold it by the ring of the last look, or the key is too new for that look.
+
+        If this agent does not hold it yet, the next look begins at once instead of at the next interval (S1.16).
+        """
+        if self._state is not HealthState.OK:
+            return False
+        if self._reconciler.wish.leader_of.get(key, self._info.agent_id) != self._info.agent_id:
+            return False
+        if self.lease_table.get(key) is None:
+            self._tick_signal.set()
+            self._new_topic.set()
+        return True
+
     def report(self, where: str, error: Exception | None) -> None:
         """For other loops of the process: ``where`` has this error, None when it works again. The health shows it."""
         self._report(where, error)

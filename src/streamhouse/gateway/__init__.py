@@ -1,1 +1,1 @@
-"""Front doors: bytes to broker calls and back. They translate and never decide, and touch no log, store or metadata."""
+"""Front ends: bytes to broker calls and back. They translate and never decide, and touch no log, store or metadata."""

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from node import Node, Stage, acked, batch, settle, stored, values_in
 
-from streamhouse.app.adoptions import Adoptions
 from streamhouse.core.clock import ManualClock
 from streamhouse.core.errors import (
     BackPressureRejected,
@@ -28,6 +27,7 @@ from streamhouse.log.leased.adoption import Adoption, Share, shares_of
 from streamhouse.log.leased.partition import Phase
 from streamhouse.log.reader.options import ReaderOptions
 from streamhouse.log.reader.reader import LogReader
+from streamhouse.maintenance.adoptions import Adoptions
 from streamhouse.metadata.contract import (
     KAFKA_BATCHES,
     Durability,
@@ -485,12 +485,12 @@ async def test_what_cannot_be_adopted_shows_in_health_and_holds_up_nobody_else(s
     good = await small.intend(batch("s1"), query="good")
     await eventually(lambda: small.is_complete(good))
     assert not await small.is_complete(damaged)
-    tried = loop.adoptions._troubles[(damaged.intent, 0)].tries
+    tried = loop.adoptions._failures[(damaged.intent, 0)].tries
     await settle(500)
-    assert loop.adoptions._troubles[(damaged.intent, 0)].tries == tried, "not again before its time"
+    assert loop.adoptions._failures[(damaged.intent, 0)].tries == tried, "not again before its time"
     small.stage.cluster.clock.advance(10_000)
     loop.adoptions._look_now.set()
-    await eventually(lambda: loop.adoptions._troubles[(damaged.intent, 0)].tries == tried + 1)
+    await eventually(lambda: loop.adoptions._failures[(damaged.intent, 0)].tries == tried + 1)
     assert await stored(small.stage.cluster, small.key) == [(0, "s1")]
     await small.metadata.delete_topic(small.topic.topic_id)
     loop.adoptions._look_now.set()

@@ -72,10 +72,11 @@ def _say_nothing(text: str) -> None:
 
 
 def _with_kafka(settings: Settings) -> Settings:
-    """A process of the platform serves Kafka clients unless told otherwise, if it has an agent to serve them with."""
+    """A process of the platform serves Kafka clients unless told otherwise. Without an agent it tells them where the
+    agents are."""
     if settings.kafka.enabled is not None:
         return settings
-    return replace(settings, kafka=replace(settings.kafka, enabled=settings.embedded_agent))
+    return replace(settings, kafka=replace(settings.kafka, enabled=True))
 
 
 async def _ready(sh: StreamHouse, settings: Settings, *, demo: bool) -> None:

@@ -11,6 +11,7 @@
     │   ├── InvalidReplicationFactor
     │   ├── InvalidReplicaAssignment    partitions placed by hand; only the ring places them
     │   ├── InvalidRecord               a batch that is whole, but a client may not write it
+    │   ├── InvalidAcks                 acks is -1 (all), 1 or 0
     │   ├── InvalidTimestamp            a record's time is further away than its topic allows
     │   ├── PolicyViolation             the topic's configs forbid it
     │   ├── TransactionsUnsupported     a transaction was asked for
@@ -53,6 +54,7 @@
     │   └── TargetUnavailable           it does not answer
     ├── NotFound
     │   ├── TopicNotFound
+    │   │   └── UnknownTopicId          … by its id, which a recreated topic does not keep
     │   ├── PartitionNotFound
     │   ├── AgentNotFound
     │   ├── GroupNotFound

@@ -37,6 +37,10 @@ class InvalidRecord(InvalidRequest):
     kafka_code = 87  # INVALID_RECORD
 
 
+class InvalidAcks(InvalidRequest):
+    kafka_code = 21  # INVALID_REQUIRED_ACKS
+
+
 class InvalidTimestamp(InvalidRequest):
     kafka_code = 32  # INVALID_TIMESTAMP
 
@@ -78,6 +82,10 @@ class NotFound(StreamHouseError):
 
 class TopicNotFound(NotFound):
     kafka_code = 3  # UNKNOWN_TOPIC_OR_PARTITION
+
+
+class UnknownTopicId(TopicNotFound):
+    kafka_code = 100  # UNKNOWN_TOPIC_ID
 
 
 class PartitionNotFound(NotFound):

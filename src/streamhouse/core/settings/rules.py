@@ -84,12 +84,6 @@ RULES: Final[tuple[Rule, ...]] = (
         ),
     ),
     Rule(
-        keys=("kafka.enabled", "embedded_agent"),
-        must="kafka.enabled = true needs embedded_agent",
-        because="a Kafka broker leads partitions, which is what an agent does",
-        holds=lambda s: s.kafka.enabled is not True or s.embedded_agent,
-    ),
-    Rule(
         keys=("group.min_session_timeout", "group.max_session_timeout"),
         must="group.min_session_timeout must not be longer than group.max_session_timeout",
         because="no session time-out would be allowed",

@@ -1,7 +1,7 @@
-"""The Kafka door.
+"""The Kafka front end.
 
-server.py       listeners; start and stop
-door.py         what connections share: limits, counters, who overstays
+server.py       listeners; bind, open, drain, close
+connections.py  what all connections share: limits, counters, time-outs
 connection.py   one client: frames in, answers out, when to read and when not
 inbox.py        bytes → frames      answers.py  answers in order      budget.py  memory of all requests together
 dispatch.py     frame → handler

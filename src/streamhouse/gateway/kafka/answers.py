@@ -44,7 +44,7 @@ class Answers:
 
     def __init__(self) -> None:
         self.slots: deque[Slot] = deque()
-        """Of requests under way, oldest first."""
+        """One for each request under way, oldest first."""
         self._ready: list[BytesLike] = []
         self.held_bytes = 0
         """Answers not taken yet, whether they may be sent or wait behind others."""

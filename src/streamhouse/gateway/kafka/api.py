@@ -13,14 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
+from streamhouse.broker.broker import Broker
+from streamhouse.broker.caller import Caller
 from streamhouse.broker.produce import WriteOrder
+from streamhouse.core.clock import Clock
+from streamhouse.gateway.kafka.fetch_sessions import FetchSessions
+from streamhouse.gateway.kafka.hot.metadata import TopicBlocks
+from streamhouse.gateway.kafka.wire.message import Message
 from streamhouse.wire.buffers import BytesLike
-
-if TYPE_CHECKING:
-    from streamhouse.broker.broker import Broker
-    from streamhouse.gateway.kafka.wire.message import Message
 
 Fields: TypeAlias = Mapping[str, Any]
 """A response body by field name. Names unknown to the API are a bug; fields its version lacks are left out, missing
@@ -32,7 +34,7 @@ Buffers: TypeAlias = Sequence[BytesLike]
 
 @dataclass(slots=True, kw_only=True)
 class Client:
-    """Who is at the other end of a connection."""
+    """The client of one connection."""
 
     host: str
     listener: str
@@ -42,6 +44,28 @@ class Client:
     client_id: str = ""
     software_name: str = ""
     software_version: str = ""
+    _caller: Caller | None = field(default=None, init=False, repr=False)
+
+    @property
+    def caller(self) -> Caller:
+        """This client as the broker knows it."""
+        known = self._caller
+        if known is None or known.client_id != self.client_id:
+            known = self._caller = Caller(address=self.host, client_id=self.client_id, protocol="kafka")
+        return known
+
+
+class ServerMemory:
+    """What the handlers of one server remember between requests. All of it is bounded."""
+
+    def __init__(self, clock: Clock, *, max_fetch_sessions: int) -> None:
+        self.fetch_sessions = FetchSessions(
+            clock=clock,
+            max_sessions=max_fetch_sessions,
+            first_id=clock.wall_ms() % 2**31 or 1,
+        )
+        self.topic_blocks = TopicBlocks()
+        """Encoded topics of Metadata's answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +77,10 @@ class Call:
     correlation_id: int
     client: Client
     broker: Broker
+    memory: ServerMemory
 
 
-ColdHandler: TypeAlias = Callable[[Call, "Message"], Awaitable[Fields]]
+ColdHandler: TypeAlias = Callable[[Call, Message], Awaitable[Fields]]
 HotHandler: TypeAlias = Callable[[Call, memoryview], Buffers | Awaitable[Buffers | None] | None]
 """None: no answer at all (acks=0)."""
 

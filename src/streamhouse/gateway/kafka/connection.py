@@ -25,7 +25,7 @@ from streamhouse.gateway.kafka.dispatch import Started, api_name, framed
 from streamhouse.gateway.kafka.inbox import MAX_WAITING_BYTES, SCRATCH_BYTES, Inbox
 
 if TYPE_CHECKING:
-    from streamhouse.gateway.kafka.door import Door
+    from streamhouse.gateway.kafka.connections import Connections
 
 MAX_FRAMES_PER_TURN: Final = 32
 MAX_PIPELINED: Final = 256
@@ -37,11 +37,11 @@ READ_WHEN_SPENT_BYTES: Final = 4 * KIB
 _SENDS_PIECES: Final = sys.version_info >= (3, 12)
 
 
-class Connection(asyncio.BufferedProtocol):
-    def __init__(self, door: Door, listener: str) -> None:
-        self._door = door
+class KafkaConnection(asyncio.BufferedProtocol):
+    def __init__(self, connections: Connections, listener: str) -> None:
+        self._connections = connections
         self._transport: asyncio.Transport | None = None
-        self._inbox = Inbox(door.buffers, door.limits.max_request_bytes)
+        self._inbox = Inbox(connections.buffers, connections.limits.max_request_bytes)
         self._answers = Answers()
         self._serving: Slot | None = None
         self._stuck = False
@@ -52,7 +52,7 @@ class Connection(asyncio.BufferedProtocol):
         self._out_of_budget = False
         self._flush_planned = False
         self.client = Client(host="", listener=listener)
-        self.opened_at = door.now()
+        self.opened_at = connections.now()
         self.read_at = self.opened_at
         self.had_request = False
 
@@ -63,29 +63,29 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport
         peer = transport.get_extra_info("peername")
         self.client.host = str(peer[0]) if peer else ""
-        refusal = self._door.admit(self)
+        refusal = self._connections.admit(self)
         if refusal is not None:
             self.hang_up(refusal[0], refusal[1])
             return
-        limits = self._door.limits
+        limits = self._connections.limits
         transport.set_write_buffer_limits(high=limits.unsent_high_bytes, low=limits.unsent_low_bytes)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._inbox.writable(READ_WHEN_SPENT_BYTES if self._door.budget.is_spent else SCRATCH_BYTES)
+        return self._inbox.writable(READ_WHEN_SPENT_BYTES if self._connections.budget.is_spent else SCRATCH_BYTES)
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.read_at = self._door.now()
-        self._door.stats.bytes_in += nbytes
+        self.read_at = self._connections.now()
+        self._connections.stats.bytes_in += nbytes
         self._inbox.received(nbytes)
         self._serve()
 
     def pause_writing(self) -> None:
-        """In the middle of ``_flush``, which tells the door when all of an answer is written."""
+        """In the middle of ``_flush``, which tells the connections when all of an answer is written."""
         self._stuck = True
 
     def resume_writing(self) -> None:
         self._stuck = False
-        self._door.reader_caught_up(self)
+        self._connections.reader_caught_up(self)
         self._serve()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -95,7 +95,7 @@ class Connection(asyncio.BufferedProtocol):
         for slot in self._answers.slots:
             if slot.future is not None and slot.cancel_with_client:
                 slot.future.cancel()
-        self._door.gone(self)
+        self._connections.gone(self)
 
     # Requests.
 
@@ -110,7 +110,7 @@ class Connection(asyncio.BufferedProtocol):
                 frames_left -= 1
                 if not frames_left and self._inbox.has_frame():
                     self._yielded = True
-                    self._door.call_soon(self._continue)
+                    self._connections.call_soon(self._continue)
         except MalformedRequest as error:
             self._flush()
             self.hang_up("malformed", f"sent what is not a Kafka request: {error}", logging.WARNING)
@@ -129,16 +129,16 @@ class Connection(asyncio.BufferedProtocol):
             or self._draining
             or self._closing
             or len(self._answers.slots) >= MAX_PIPELINED
-            or self._answers.held_bytes >= self._door.limits.unsent_high_bytes
+            or self._answers.held_bytes >= self._connections.limits.unsent_high_bytes
         )
 
     def _start(self, frame: memoryview) -> None:
-        self._door.stats.requests += 1
+        self._connections.stats.requests += 1
         if not self.had_request:
             self.had_request = True
-            self._door.greeted(self)
+            self._connections.greeted(self)
         try:
-            started = self._door.dispatcher.start(frame, self.client)
+            started = self._connections.dispatcher.start(frame, self.client)
         except Exception as error:
             self._fail(int.from_bytes(frame[:2], "big", signed=True), error)
             return
@@ -160,7 +160,7 @@ class Connection(asyncio.BufferedProtocol):
         slot.future = asyncio.ensure_future(result)
         slot.cancel_with_client = started.cancel_with_client
         self._answers.slots.append(slot)
-        self._door.under_way(slot)
+        self._connections.under_way(slot)
         if slot.future.done():
             self._take(slot, slot.future)
             return
@@ -175,11 +175,11 @@ class Connection(asyncio.BufferedProtocol):
             self._serve()
         elif not self._flush_planned:
             self._flush_planned = True
-            self._door.call_soon(self._flush_pipelined)
+            self._connections.call_soon(self._flush_pipelined)
 
     def _take(self, slot: Slot, future: asyncio.Future[Any]) -> None:
         """Put the answer into its place; of a client that has gone, only the accounts are closed."""
-        self._door.ended(slot)
+        self._connections.ended(slot)
         if future.cancelled():
             if not self._closing:
                 self.hang_up("stopped", f"{api_name(slot.api_key)} was cancelled")
@@ -187,7 +187,7 @@ class Connection(asyncio.BufferedProtocol):
         error = future.exception()
         if self._closing:
             if error is not None and not isinstance(error, StreamHouseError | CloseConnection):
-                self._door.log.log(logging.ERROR, f"{api_name(slot.api_key)} failed", error=error)
+                self._connections.log.log(logging.ERROR, f"{api_name(slot.api_key)} failed", error=error)
             return
         if error is not None:
             self._fail(slot.api_key, error)
@@ -218,14 +218,14 @@ class Connection(asyncio.BufferedProtocol):
         pieces = self._answers.take()
         transport = self._transport
         if transport is not None and pieces and not self._closing:
-            self._door.stats.bytes_out += sum(map(len, pieces))
+            self._connections.stats.bytes_out += sum(map(len, pieces))
             if _SENDS_PIECES:
                 transport.writelines(pieces)
             else:
                 for chunk in coalesce(pieces):
                     transport.write(chunk)
             if self._stuck:
-                self._door.reader_is_slow(self)
+                self._connections.reader_is_slow(self)
         if self._draining and not self._answers.slots:
             self.hang_up("stopped", "")
 
@@ -235,7 +235,7 @@ class Connection(asyncio.BufferedProtocol):
     # Reading or not.
 
     def _settle_reading(self) -> None:
-        inbox, budget = self._inbox, self._door.budget
+        inbox, budget = self._inbox, self._connections.budget
         if self._closing:
             inbox.clear()
             return
@@ -283,7 +283,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing:
             return
         self._closing = True
-        self._door.closing(self, reason, text, level, error)
+        self._connections.closing(self, reason, text, level, error)
         if self._transport is not None:
             self._transport.close()
 
@@ -291,11 +291,6 @@ class Connection(asyncio.BufferedProtocol):
         """Close at once, whatever is unsent."""
         if not self._closing:
             self._closing = True
-            self._door.closing(self, reason, text, level, None)
+            self._connections.closing(self, reason, text, level, None)
         if self._transport is not None:
             self._transport.abort()
-
-    def cancel(self) -> None:
-        for slot in self._answers.slots:
-            if slot.future is not None:
-                slot.future.cancel()

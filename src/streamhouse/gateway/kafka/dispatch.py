@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from streamhouse.gateway.kafka.api import Api, Buffers, Call, Client, CloseConnection
+from streamhouse.broker.broker import Broker
+from streamhouse.gateway.kafka.api import Api, Buffers, Call, Client, CloseConnection, ServerMemory
 from streamhouse.gateway.kafka.handlers.api_18_api_versions import unsupported_version
 from streamhouse.gateway.kafka.wire.headers import (
     API_VERSIONS_KEY,
@@ -20,14 +21,11 @@ from streamhouse.gateway.kafka.wire.schema import read_request, write_response
 from streamhouse.gateway.kafka.wire.table import message_spec
 from streamhouse.wire.buffers import BytesLike
 
-if TYPE_CHECKING:
-    from streamhouse.broker.broker import Broker
-
 
 class Started(NamedTuple):
     correlation_id: int
     flexible: bool
-    """Of the response's header."""
+    """Whether the response's header has tagged fields."""
     pipelined: bool
     cancel_with_client: bool
     """Whether its wait ends with the connection. A cold handler goes on, as in Kafka: it may be half-way."""
@@ -35,12 +33,13 @@ class Started(NamedTuple):
 
 
 class Dispatcher:
-    def __init__(self, apis: Mapping[int, Api], broker: Broker) -> None:
+    def __init__(self, apis: Mapping[int, Api], broker: Broker, memory: ServerMemory) -> None:
         for api in apis.values():
             # Its first line would run after the frame's buffer has been used again.
             assert not inspect.iscoroutinefunction(api.hot), f"the hot handler of API {api.key} is a coroutine"
         self._apis = apis
         self._broker = broker
+        self._memory = memory
 
     def start(self, frame: memoryview, client: Client) -> Started:
         """Raises MalformedRequest, CloseConnection, and whatever the handler raises."""
@@ -50,7 +49,14 @@ class Dispatcher:
             return self._unknown(api_key, version, correlation_id)
         header = read_header(frame)
         client.client_id = header.client_id or ""
-        call = Call(api_key=api_key, version=version, correlation_id=correlation_id, client=client, broker=self._broker)
+        call = Call(
+            api_key=api_key,
+            version=version,
+            correlation_id=correlation_id,
+            client=client,
+            broker=self._broker,
+            memory=self._memory,
+        )
         body = frame[header.body_start :]
         flexible = has_flexible_response(api_key, version)
         if api.hot is not None:

@@ -5,7 +5,7 @@
                   (id, n)  go on: n must be the one expected (71), the id known (70), names and ids not mixed (106)
 
 An answer within a session lists only partitions with records, an error, or a watermark or log start other than last
-told. Partitions that gave records go to the end, so that in a full answer everybody gets a turn.
+told. Partitions that gave records go to the end, so that in a full answer every partition gets a turn.
 
 Bounded in sessions and in partitions of all of them. A full cache gives up its least recently used session once that is
 stale, or a smaller one that has had its time; as in Apache Kafka, so that a crowd of short-lived clients cannot push a
@@ -117,7 +117,7 @@ class FetchSessions:
     def __init__(
         self, *, clock: Clock, max_sessions: int, max_partitions: int = MAX_SESSION_PARTITIONS, first_id: int = 1
     ) -> None:
-        """``first_id``: other than in the last run, so that nobody goes on with a session that is another's now."""
+        """``first_id``: other than in the last run, so that no client goes on with a session that is another's now."""
         self._clock = clock
         self._max_sessions = max_sessions
         self._max_partitions = max_partitions
@@ -131,7 +131,7 @@ class FetchSessions:
 
     @property
     def partitions(self) -> int:
-        """Of all sessions."""
+        """The number of partitions of all sessions."""
         return self._partitions
 
     def begin(self, version: int, request: FetchRequest) -> FetchContext:

@@ -3,7 +3,7 @@
     scratch    one for the whole process; most reads bring whole frames, which are served from it in place
     own        what a connection keeps between reads: the beginning of a frame, or frames that must wait their turn
 
-A frame announces its size, which nobody has to believe: the buffer for it is at most twice what has arrived. Emptied
+A frame announces its size, which is not trusted: the buffer for it is at most twice what has arrived. Emptied
 buffers are kept for the next large frame, since memory that was touched before costs half as much to fill.
 A frame's view is valid until the next call of ``writable`` or ``park``.
 """

@@ -1,8 +1,7 @@
-"""The Kafka server: sockets on listeners, a Connection for each client, start and stop in order.
+"""The Kafka front end: sockets on listeners, a KafkaConnection for each client.
 
-bind     addresses taken, ports known; nobody is let in yet, so that the agent can register what it will serve
-start    clients are let in
-stop     nobody new; requests under way are answered, for a while; then all connections are closed
+It implements gateway/front_end.py. ``drain`` answers requests under way for at most the grace time of its limits;
+``close`` cancels the rest.
 """
 
 from __future__ import annotations
@@ -12,19 +11,21 @@ import errno
 import logging
 import socket
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from streamhouse.broker.broker import Broker
+from streamhouse.broker.nodes import Endpoint
+from streamhouse.core.clock import Clock, SystemClock
 from streamhouse.core.errors import ConfigError
-from streamhouse.gateway.kafka.api import Api, apis
-from streamhouse.gateway.kafka.connection import Connection
+from streamhouse.core.settings import Address
+from streamhouse.gateway.kafka.api import Api, ServerMemory, apis
+from streamhouse.gateway.kafka.connection import KafkaConnection
+from streamhouse.gateway.kafka.connections import Connections, ServerLimits, ServerStats
 from streamhouse.gateway.kafka.dispatch import Dispatcher
-from streamhouse.gateway.kafka.door import Door, ServerLimits, ServerStats
 from streamhouse.gateway.kafka.handlers import register_all
-
-if TYPE_CHECKING:
-    from streamhouse.broker.broker import Broker
 
 logger = logging.getLogger("streamhouse.kafka")
 
@@ -43,7 +44,7 @@ class Listener:
     name: str
     host: str
     port: int
-    """0: any free one; ``KafkaServer.addresses`` has it."""
+    """0: any free one; ``KafkaServer.listeners`` has it."""
     advertised_host: str
     advertised_port: int
     """0: the port it listens on."""
@@ -57,30 +58,40 @@ class KafkaServer:
         listeners: Sequence[Listener],
         limits: ServerLimits | None = None,
         served: Mapping[int, Api] | None = None,
+        clock: Clock | None = None,
     ) -> None:
         """``served``: other APIs than all that have a handler, for tests."""
         if served is None:
             register_all()
             served = apis()
-        self._dispatcher = Dispatcher(served, broker)
         self._limits = limits or ServerLimits()
+        memory = ServerMemory(clock or SystemClock(), max_fetch_sessions=self._limits.max_fetch_sessions)
+        self._dispatcher = Dispatcher(served, broker, memory)
         self._listeners = list(listeners)
         self._sockets: list[tuple[Listener, socket.socket]] = []
         self._servers: list[asyncio.Server] = []
-        self._door: Door | None = None
+        self._connections: Connections | None = None
 
     @property
-    def addresses(self) -> Sequence[Listener]:
-        """The listeners with the ports they really have; after ``bind``."""
+    def listeners(self) -> Sequence[Listener]:
+        """The listeners, after ``bind`` with the ports that they really have."""
         return self._listeners
 
     @property
+    def addresses(self) -> list[str]:
+        return [str(Address(host=each.advertised_host, port=each.advertised_port)) for each in self._listeners]
+
+    @property
+    def endpoints(self) -> dict[str, Endpoint]:
+        return {each.name: Endpoint(host=each.advertised_host, port=each.advertised_port) for each in self._listeners}
+
+    @property
     def stats(self) -> ServerStats:
-        return ServerStats() if self._door is None else self._door.stats
+        return ServerStats() if self._connections is None else self._connections.stats
 
     async def bind(self) -> None:
         """Raises ConfigError where an address cannot be had; then none is kept."""
-        assert self._door is None, "bound already"
+        assert self._connections is None, "bound already"
         loop = asyncio.get_running_loop()
         try:
             for index, listener in enumerate(self._listeners):
@@ -92,42 +103,49 @@ class KafkaServer:
         except BaseException:
             self._close_sockets()
             raise
-        self._door = Door(loop=loop, dispatcher=self._dispatcher, limits=self._limits)
+        self._connections = Connections(loop=loop, dispatcher=self._dispatcher, limits=self._limits)
 
-    async def start(self) -> None:
-        """Let clients in. Raises ConfigError where somebody else has begun to listen on an address since ``bind``."""
-        assert self._door is not None, "bind comes first"
+    async def open(self) -> None:
+        """Let clients in. Raises ConfigError if another process has begun to listen on an address since ``bind``."""
+        assert self._connections is not None, "bind comes first"
         loop = asyncio.get_running_loop()
         for listener, bound in self._sockets:
-            factory = partial(Connection, self._door, listener.name)
+            factory = partial(KafkaConnection, self._connections, listener.name)
             try:
                 self._servers.append(await loop.create_server(factory, sock=bound, backlog=BACKLOG))
             except OSError as error:
-                await self.stop(0)
+                await self.close()
                 raise _cannot_listen(listener, error) from error
             logger.info("Kafka clients may connect to %s:%d", listener.host, listener.port)
         self._sockets.clear()
 
-    async def stop(self, grace_s: float) -> None:
-        """Idempotent. Requests that take longer than ``grace_s`` are cancelled; afterwards nothing is left running."""
+    async def drain(self, grace_s: float | None = None) -> None:
+        """Answer the requests under way, for at most ``grace_s``; without it, for the grace time of the limits."""
         for server in self._servers:
             server.close()
         self._close_sockets()
-        door = self._door
-        if door is None:
+        connections = self._connections
+        if connections is None:
             return
-        door.close()
-        for connection in list(door.connections):
+        connections.close()
+        for connection in list(connections.live):
             connection.drain()
-        await _emptied(door, grace_s)
-        for connection in list(door.connections):
+        await _emptied(connections, self._limits.stop_grace_ms / 1000 if grace_s is None else grace_s)
+
+    async def close(self) -> None:
+        """Cancel the requests that are still under way, and disconnect everyone."""
+        await self.drain(0)
+        connections = self._connections
+        if connections is None:
+            return
+        for connection in list(connections.live):
             connection.abort("stopped", "")
-        pending = [slot.future for slot in door.under_way_slots if slot.future is not None]
+        pending = [slot.future for slot in connections.under_way_slots if slot.future is not None]
         for future in pending:
             future.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
-        await _emptied(door, CLOSING_S)
-        door.stop_sweeping()
+        await _emptied(connections, CLOSING_S)
+        connections.stop_sweeping()
         self._servers.clear()
 
     def _close_sockets(self) -> None:
@@ -136,13 +154,10 @@ class KafkaServer:
         self._sockets.clear()
 
 
-async def _emptied(door: Door, timeout_s: float) -> None:
-    if not door.connections:
-        return
-    try:
-        await asyncio.wait_for(door.emptied.wait(), timeout_s)
-    except TimeoutError:
-        return
+async def _emptied(connections: Connections, timeout_s: float) -> None:
+    if connections.live and timeout_s > 0:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(connections.emptied.wait(), timeout_s)
 
 
 async def _sockets_of(listener: Listener) -> list[socket.socket]:

@@ -15,7 +15,7 @@ long, the barrier ends and the adoption is tried again later: writes must not wa
 adoption is sent, the barrier stays until its outcome is known.
 
 The next leader completes what was left: an adopted share answers as it did the first time, and a share is adopted in
-one step. This module does not decide which shares there are, or when to look.
+one step. This module does not decide which shares there are, or when to look; maintenance/adoptions.py does.
 """
 
 from __future__ import annotations

@@ -280,8 +280,8 @@ class LeasedLog:
     def append(self, key: PartitionKey, batch: BytesLike, *, acks: int) -> Append:
         """Give one client's batch its offsets. Every check comes first, and nothing is awaited (R11).
 
-        Raises NotLeader, CorruptBatch, InvalidRequest, LimitExceeded, BackPressureRejected, WalFailed, and the sequence
-        errors of idempotent producers.
+        ``batch`` is one whole batch. Raises NotLeader, CorruptBatch, LimitExceeded for a batch that no WAL takes,
+        BackPressureRejected, WalFailed, and the sequence errors of idempotent producers.
         """
         partition = self._partitions.get(key)
         if partition is None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from streamhouse.core.clock import Clock
-from streamhouse.core.errors import BackPressureRejected, InvalidRequest, LimitExceeded
+from streamhouse.core.errors import BackPressureRejected, LimitExceeded
 from streamhouse.log.leased.budget import WriteBudget
 from streamhouse.log.leased.commit import FlushHealth
 from streamhouse.log.leased.options import LeasedStats
@@ -20,7 +20,7 @@ from streamhouse.log.leased.partition import PartitionLog, Phase
 from streamhouse.log.leased.pending import PendingBatch
 from streamhouse.log.leased.protocols import WriteAheadLog
 from streamhouse.log.tail import TailCache
-from streamhouse.wire.batch import CONTROL_BIT, patch, read_header, stamp_log_append_time, validate
+from streamhouse.wire.batch import patch, read_header, stamp_log_append_time, validate
 from streamhouse.wire.buffers import BytesLike
 
 # Looked up once: to find an enum's member takes longer than all that is done with it for a batch.
@@ -63,7 +63,11 @@ class Writing:
         self._unsynced: deque[tuple[PartitionLog, PendingBatch]] = deque()
 
     def append_to(self, partition: PartitionLog, batch: BytesLike, *, acks: int) -> Append:
-        """``LeasedLog.append`` for a partition that was looked up. This is the hottest path of the system."""
+        """``LeasedLog.append`` for a partition that was looked up. This is the hottest path there is.
+
+        What a client may write is checked before, in broker/writers.py. Here come the checksum, the codec, the
+        producer's sequence and the room.
+        """
         if partition.phase is not _OPEN or not partition.guard.valid():
             raise partition.not_open()
         key, epoch, config = partition.key, partition.epoch, partition.config
@@ -74,12 +78,7 @@ class Writing:
         # Patched before it is checked, so that its header is read once. Nothing is assigned until ``take``.
         patch(data, 0, base_offset=base_offset, leader_epoch=epoch)
         header = validate(data)
-        if header.size != size or header.attributes & CONTROL_BIT:
-            raise InvalidRequest(f"{partition}: send one batch at a time, and no control batch")
-        if size > config.max_message_bytes:
-            raise LimitExceeded(
-                f"{partition}: a batch of {size} bytes, max.message.bytes allows {config.max_message_bytes}"
-            )
+        assert header.size == size, "the broker has checked that this is one batch (broker/writers.py)"
         has_producer = header.has_producer
         if has_producer and (original := partition.producers.judge(header, partition)) is not None:
             return self._repeat(original.base_offset, original.pending, header.record_count)

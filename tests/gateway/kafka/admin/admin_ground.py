@@ -53,9 +53,7 @@ class KafkaPort:
         """What ``look`` says of the agent's cluster view, in the agent's own thread."""
 
         async def over_there() -> Any:
-            door = self.platform.api.agent.kafka
-            assert door is not None
-            return look(door.broker.view)
+            return look(self.platform.api.agent.broker.view)
 
         return self.platform.run(over_there())
 

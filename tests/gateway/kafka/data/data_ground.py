@@ -6,18 +6,22 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 from streamhouse import StreamHouse
 from streamhouse.broker.broker import Broker
 from streamhouse.broker.cluster_view import ClusterView, Leader, Node
+from streamhouse.broker.fetch import Fetch
+from streamhouse.broker.leading import Leading
+from streamhouse.broker.log_offsets import LogOffsets
 from streamhouse.broker.produce import Produce
 from streamhouse.broker.reads import Reads
+from streamhouse.broker.writers import LeaderlessWriter, LeasedWriter
 from streamhouse.broker.writes import Writes
 from streamhouse.core.ids import PartitionKey
-from streamhouse.gateway.kafka.api import Call, Client, apis
+from streamhouse.gateway.kafka.api import Call, Client, ServerMemory, apis
 from streamhouse.gateway.kafka.handlers import (  # noqa: F401 -- they register themselves
     api_00_produce,
     api_01_fetch,
@@ -27,7 +31,7 @@ from streamhouse.gateway.kafka.handlers import (  # noqa: F401 -- they register 
     api_61_describe_producers,
 )
 from streamhouse.gateway.kafka.wire.schema import read_request, read_response, write_request, write_response
-from streamhouse.metadata.contract import Durability, Topic
+from streamhouse.metadata.contract import Durability, Topic, WriteMode
 from streamhouse.wire.records import Record, build_batch
 
 PRODUCE, FETCH, LIST_OFFSETS, DELETE_RECORDS, EPOCH_END, PRODUCERS = 0, 1, 2, 21, 23, 61
@@ -53,6 +57,7 @@ class Ground:
         self.broker = broker
         self.view = view
         self.client = new_client()
+        self.memory = ServerMemory(sh.clock, max_fetch_sessions=sh.settings.kafka.fetch_sessions)
 
     async def topic(self, name: str = "t", partitions: int = 1, **configs: str) -> Topic:
         named = {key.replace("_", "."): value for key, value in configs.items()}
@@ -73,6 +78,7 @@ class Ground:
             correlation_id=1,
             client=client or self.client,
             broker=self.broker,
+            memory=self.memory,
         )
         if api.hot is None:
             assert api.cold is not None
@@ -186,21 +192,25 @@ async def ground(directory: Path, **settings: Any) -> AsyncIterator[Ground]:
             alone=True,
         )
         view.node_id = 1
-        reads = Reads(
-            reader=agent.reader, log=agent.log, metadata=sh.stores.metadata, view=view, durability=Durability.WAL
-        )
+        leased = LeasedWriter(log=agent.log, leases=agent.member.lease_table, view=view, clock=sh.clock)
         writes = Writes(
-            log=agent.log,
+            writers={WriteMode.LEASED: leased, WriteMode.LEADERLESS: LeaderlessWriter(view)},
             reader=agent.reader,
             metadata=sh.stores.metadata,
-            leases=agent.member.lease_table,
             view=view,
-            clock=sh.clock,
         )
-        broker = cast(
-            "Broker",
-            SimpleNamespace(
-                view=view, reads=reads, produce=Produce(writes), writes=writes, settings=sh.settings, clock=sh.clock
-            ),
+        reads = Reads(
+            reader=agent.reader, writes=writes, metadata=sh.stores.metadata, view=view, durability=Durability.WAL
+        )
+        leading = Leading(view, writes)
+        broker = replace(
+            agent.broker,
+            view=view,
+            produce=Produce(writes, view),
+            fetch=Fetch(view=view, reads=reads, writes=writes),
+            offsets=LogOffsets(reads, leading),
+            leading=leading,
+            writes=writes,
+            reads=reads,
         )
         yield Ground(sh, broker, view)

@@ -11,7 +11,6 @@ import pytest
 from crc32c import crc32c
 from data_ground import OTHER, PRODUCE, Ground, batch_of, new_client, produce_request
 
-from streamhouse.app import platform
 from streamhouse.broker import produce
 from streamhouse.broker.cluster_view import Leader
 from streamhouse.cluster.lease_table import Stage
@@ -352,7 +351,6 @@ async def test_a_producer_that_finds_no_room_for_long_is_told_why(
     budget = kafka.sh.agent.log._budget
     monkeypatch.setattr(budget, "max_bytes", 4000)
     monkeypatch.setattr(produce, "MAX_WAIT_S", 0.05)
-    monkeypatch.setattr(platform, "_ROOM_WAIT_S", 0.05)
     budget.held_bytes += 3000  # nobody brings these out
     part = await kafka.produce(batch_of(bytes(2000)))
     assert (part.error_code, part.base_offset) == (19, -1)
@@ -432,6 +430,7 @@ async def test_r21_what_follows_a_refused_batch_of_its_producer_is_refused_with_
     assert (await kafka.produce(other)).base_offset == 0, "another producer is not concerned"
     assert (await kafka.produce(batches[1])).error_code == 19, "until the refused one has come again"
     budget.held_bytes -= held
+    monkeypatch.setattr(produce, "MAX_WAIT_S", 30.0)  # some of them wait for a flush, which may take its time
     started = [kafka.start(PRODUCE, 9, produce_request({"t": {0: each}})) for each in batches]
     parts = [(await kafka.answer(PRODUCE, 9, each)).responses[0].partition_responses[0] for each in started]
     assert [(part.error_code, part.base_offset) for part in parts] == [(0, offset) for offset in range(1, 6)]

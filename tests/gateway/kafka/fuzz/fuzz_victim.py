@@ -43,11 +43,12 @@ async def serve() -> None:
     listener = Listener(name="fuzz", host="127.0.0.1", port=0, advertised_host="127.0.0.1", advertised_port=0)
     server = KafkaServer(broker=None, listeners=[listener], served=every_api())  # type: ignore[arg-type]
     await server.bind()
-    await server.start()
-    sys.stdout.write(f"{server.addresses[0].port}\n")
+    await server.open()
+    sys.stdout.write(f"{server.listeners[0].port}\n")
     sys.stdout.flush()
     await asyncio.to_thread(sys.stdin.read)
-    await server.stop(1)
+    await server.drain(1)
+    await server.close()
     sys.stdout.write(json.dumps(asdict(server.stats)) + "\n")
 
 

@@ -127,9 +127,7 @@ def test_a_static_member_comes_back_to_its_own_partitions(platform: RunningStrea
 
 
 def _state(platform: RunningStreamHouse, group: str) -> int:
-    assert platform.api._agent is not None
-    assert platform.api._agent.kafka is not None
-    loaded = platform.api._agent.kafka.broker.groups.registry.find(group)
+    loaded = platform.api.agent.broker.groups.registry.find(group)
     assert loaded is not None
     return loaded.machine.generation  # type: ignore[union-attr]
 

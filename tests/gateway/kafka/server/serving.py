@@ -42,11 +42,11 @@ async def serving(*served: Api, **limits: Any) -> AsyncIterator[KafkaServer]:
         served=table,
     )
     await server.bind()
-    await server.start()
+    await server.open()
     try:
         yield server
     finally:
-        await server.stop(0)
+        await server.close()
 
 
 class RawClient:
@@ -56,7 +56,7 @@ class RawClient:
 
     @classmethod
     async def connect(cls, server: KafkaServer, **options: Any) -> RawClient:
-        return cls(*await asyncio.open_connection("127.0.0.1", server.addresses[0].port, **options))
+        return cls(*await asyncio.open_connection("127.0.0.1", server.listeners[0].port, **options))
 
     def send(self, data: bytes) -> None:
         self.writer.write(data)

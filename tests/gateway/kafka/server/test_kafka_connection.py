@@ -267,11 +267,11 @@ async def test_garbage_is_recognised_and_closed(data: bytes, said: str, caplog: 
 async def test_a_declared_size_is_not_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving() as server, client_of(server) as client:
         client.send((100 * 1024 * 1024).to_bytes(4, "big") + b"x" * 1000)
-        door = server._door
-        assert door is not None
+        connections = server._connections
+        assert connections is not None
         await until(lambda: server.stats.bytes_in == 1004)
         await asyncio.sleep(0)
-        assert 0 < door.budget.used_bytes < 10_000
+        assert 0 < connections.budget.used_bytes < 10_000
 
 
 async def test_a_client_that_leaves_ends_what_a_hot_handler_waits_for_and_not_what_a_cold_one_does() -> None:
@@ -296,8 +296,8 @@ async def test_a_client_that_leaves_ends_what_a_hot_handler_waits_for_and_not_wh
         release.set()
         await until(went_on.is_set)
         await until(lambda: server.stats.in_flight == 0)
-        assert server._door is not None
-        assert server._door.budget.used_bytes == 0
+        assert server._connections is not None
+        assert server._connections.budget.used_bytes == 0
 
 
 async def test_frames_behind_a_slow_one_are_read_so_far_and_no_further() -> None:
@@ -310,14 +310,14 @@ async def test_frames_behind_a_slow_one_are_read_so_far_and_no_further() -> None
         sock = client.writer.get_extra_info("socket")
         assert isinstance(sock.family, socket.AddressFamily)
         client.send(frame * count)
-        door = server._door
-        assert door is not None
-        (connection,) = door.connections
+        connections = server._connections
+        assert connections is not None
+        (connection,) = connections.live
         await until(lambda: connection.is_held_back)
-        assert door.budget.used_bytes < 1_000_000
+        assert connections.budget.used_bytes < 1_000_000
         gate.open(0)
         await client.answer()
         for _ in range(count):
             await client.answer()
         assert not connection.is_held_back
-        assert door.budget.used_bytes == 0
+        assert connections.budget.used_bytes == 0

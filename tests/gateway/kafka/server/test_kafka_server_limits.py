@@ -13,7 +13,7 @@ from serving import FETCH, HEARTBEAT, PRODUCE, RawClient, client_of, cold, echo,
 
 from streamhouse.core.errors import ConfigError
 from streamhouse.gateway.kafka.api import Buffers, Call, CloseConnection, HotHandler
-from streamhouse.gateway.kafka.door import Door
+from streamhouse.gateway.kafka.connections import Connections
 from streamhouse.gateway.kafka.server import KafkaServer, Listener
 from streamhouse.gateway.kafka.wire.headers import request_frame
 from streamhouse.gateway.kafka.wire.message import Message
@@ -22,22 +22,22 @@ MIB = 1 << 20
 
 
 class Hours:
-    """The door's clock, moved by hand."""
+    """The clock of the connections, moved by hand."""
 
     def __init__(self, server: KafkaServer) -> None:
-        self.door = door_of(server)
+        self.connections = connections_of(server)
         self._ahead_s = 0.0
-        real = self.door.now
-        self.door.now = lambda: real() + self._ahead_s
+        real = self.connections.now
+        self.connections.now = lambda: real() + self._ahead_s
 
     def pass_s(self, seconds: float) -> None:
         self._ahead_s += seconds
-        self.door.sweep()
+        self.connections.sweep()
 
 
-def door_of(server: KafkaServer) -> Door:
-    assert server._door is not None
-    return server._door
+def connections_of(server: KafkaServer) -> Connections:
+    assert server._connections is not None
+    return server._connections
 
 
 def large(call: Call, body: memoryview) -> Buffers:
@@ -133,12 +133,12 @@ async def test_a_request_that_stops_half_way_is_closed() -> None:
     async with serving(hot(FETCH, echo)) as server, client_of(server) as client:
         await client.ping()
         client.send(request_frame(FETCH, 0, 1, None, b"x" * 100_000)[:-1])
-        await until(lambda: door_of(server).budget.used_bytes > 0)
+        await until(lambda: connections_of(server).budget.used_bytes > 0)
         hours = Hours(server)
         hours.pass_s(31)
         assert await client.closed() == b""
         assert server.stats.closed.get("stalled", 0) == 1
-        assert door_of(server).budget.used_bytes == 0
+        assert connections_of(server).budget.used_bytes == 0
 
 
 async def test_a_client_that_does_not_take_its_answers_is_closed(caplog: pytest.LogCaptureFixture) -> None:
@@ -147,8 +147,8 @@ async def test_a_client_that_does_not_take_its_answers_is_closed(caplog: pytest.
         await stop_reading(slow)
         slow.ask(FETCH, 0, 1)
         slow.ask(FETCH, 0, 2)
-        door = door_of(server)
-        await until(lambda: any(connection.unsent_bytes() > 0 for connection in door.connections))
+        connections = connections_of(server)
+        await until(lambda: any(connection.unsent_bytes() > 0 for connection in connections.live))
         assert server.stats.requests == 2, "its second waits until the first is taken"
         hours = Hours(server)
         hours.pass_s(1)
@@ -216,7 +216,7 @@ async def test_unsent_answers_of_all_clients_are_bounded_by_closing_the_slowest(
         for client in (first, second):
             await stop_reading(client)
             client.ask(FETCH, 0, 1)
-            await until(lambda: any(one.unsent_bytes() for one in door_of(server).connections))
+            await until(lambda: any(one.unsent_bytes() for one in connections_of(server).live))
             await asyncio.sleep(0.01)
         await until(lambda: server.stats.closed.get("slow_reader", 0) == 1)
         second.writer.transport.resume_reading()  # type: ignore[attr-defined]
@@ -246,24 +246,24 @@ async def test_over_the_budget_sockets_are_not_read_and_all_are_served_in_the_en
 
     def measure(call: Call, body: memoryview) -> Buffers:
         nonlocal peak
-        peak = max(peak, door.budget.used_bytes)
+        peak = max(peak, connections.budget.used_bytes)
         return (len(body).to_bytes(4, "big"),)
 
     async with serving(hot(FETCH, measure), request_memory_bytes=4 * MIB) as server:
-        door = door_of(server)
+        connections = connections_of(server)
         clients = [await RawClient.connect(server) for _ in range(20)]
         frame = request_frame(FETCH, 0, 1, None, bytes(3 * MIB))
         for client in clients:
             client.send(frame[:MIB])
-        await until(lambda: door.budget.waiting >= 5)
-        assert door.budget.used_bytes < 12 * MIB
+        await until(lambda: connections.budget.waiting >= 5)
+        assert connections.budget.used_bytes < 12 * MIB
         for client in clients:
             client.send(frame[MIB:])
         for client in clients:
             assert await client.answer() == b"\0\0\0\1" + (3 * MIB).to_bytes(4, "big")
             await client.close()
         assert peak < 14 * MIB
-        await until(lambda: door.budget.used_bytes == 0 and door.budget.waiting == 0)
+        await until(lambda: connections.budget.used_bytes == 0 and connections.budget.waiting == 0)
 
 
 async def test_requests_being_served_count_against_the_budget() -> None:
@@ -281,7 +281,7 @@ async def test_requests_being_served_count_against_the_budget() -> None:
         body = bytes(MIB // 4)
         for number in range(12):
             client.ask(PRODUCE, 0, number, body)
-        await until(lambda: door_of(server).budget.waiting == 1)
+        await until(lambda: connections_of(server).budget.waiting == 1)
         assert len(futures) < 8
         other.ask(18, 0, 1)
         while len(futures) < 12 or not all(future.done() for future in futures):
@@ -302,7 +302,7 @@ async def test_whoever_hogs_the_budget_is_closed() -> None:
     ):
         await hog.ping()
         hog.send(request_frame(FETCH, 0, 1, None, bytes(50 * MIB))[: 2 * MIB])
-        await until(lambda: door_of(server).budget.is_spent)
+        await until(lambda: connections_of(server).budget.is_spent)
         await other.ping()
         other.ask(FETCH, 0, 2, bytes(2 * MIB))
         hours = Hours(server)
@@ -351,18 +351,18 @@ def taken_port() -> Iterator[int]:
         yield taken.getsockname()[1]
 
 
-async def test_bind_knows_the_ports_and_lets_nobody_in_before_start() -> None:
+async def test_bind_knows_the_ports_and_lets_no_client_in_before_open() -> None:
     server = server_on(listener(), listener())
     await server.bind()
-    first, second = server.addresses
+    first, second = server.listeners
     assert first.port != second.port
     assert first.advertised_port == first.port > 0
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", first.port)
-    await server.start()
+    await server.open()
     async with client_of(server):
         pass
-    await server.stop(0)
+    await server.close()
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", first.port)
 
@@ -371,7 +371,7 @@ async def test_a_taken_port_is_a_clear_error_and_keeps_nothing(taken_port: int) 
     server = server_on(listener(), listener(taken_port))
     with pytest.raises(ConfigError, match=f"another process listens on 127.0.0.1:{taken_port}.*--kafka-listen"):
         await server.bind()
-    await server.stop(0)
+    await server.close()
 
 
 async def test_a_host_that_is_not_ours_is_a_clear_error() -> None:
@@ -379,7 +379,7 @@ async def test_a_host_that_is_not_ours_is_a_clear_error() -> None:
         await server_on(listener(9, "192.0.2.1")).bind()
 
 
-async def test_stop_lets_requests_under_way_finish_and_starts_no_more() -> None:
+async def test_drain_lets_requests_under_way_finish_and_starts_no_more() -> None:
     release = asyncio.Event()
 
     async def slow(call: Call, request: Message) -> dict[str, Any]:
@@ -391,7 +391,7 @@ async def test_stop_lets_requests_under_way_finish_and_starts_no_more() -> None:
         busy.ask(HEARTBEAT, 0, 1, heartbeat())
         busy.ask(HEARTBEAT, 0, 2, heartbeat())
         await until(lambda: server.stats.in_flight == 1)
-        stopping = asyncio.create_task(server.stop(10))
+        stopping = asyncio.create_task(server.drain(10))
         assert await idle.closed() == b""
         release.set()
         assert await busy.answer() == b"\0\0\0\1\0\5"
@@ -400,7 +400,7 @@ async def test_stop_lets_requests_under_way_finish_and_starts_no_more() -> None:
         assert server.stats.requests == 2
 
 
-async def test_stop_ends_what_takes_too_long() -> None:
+async def test_close_ends_what_takes_too_long() -> None:
     cancelled = asyncio.Event()
 
     async def endless(call: Call, request: Message) -> dict[str, Any]:
@@ -413,17 +413,19 @@ async def test_stop_ends_what_takes_too_long() -> None:
     async with serving(cold(HEARTBEAT, endless)) as server, client_of(server) as client:
         client.ask(HEARTBEAT, 0, 1, heartbeat())
         await until(lambda: server.stats.in_flight == 1)
-        await server.stop(0.05)
+        await server.drain(0.05)
+        await server.close()
         assert cancelled.is_set()
         assert server.stats.in_flight == 0
         assert server.stats.connections == 0
         assert await client.closed() == b""
 
 
-async def test_stop_does_not_wait_for_a_client_that_does_not_read() -> None:
+async def test_close_does_not_wait_for_a_client_that_does_not_read() -> None:
     async with serving(hot(FETCH, large)) as server, client_of(server) as client:
         await stop_reading(client)
         client.ask(FETCH, 0, 1)
-        await until(lambda: any(one.unsent_bytes() for one in door_of(server).connections))
-        await server.stop(0.05)
+        await until(lambda: any(one.unsent_bytes() for one in connections_of(server).live))
+        await server.drain(0.05)
+        await server.close()
         assert server.stats.connections == 0

@@ -1,11 +1,12 @@
-"""Metadata (3), versions 0–13: the brokers, the topics asked for, and who leads their partitions.
+"""Metadata (3), versions 0–13: the brokers, the topics asked for, and the leaders of their partitions.
 
 No topics named: all of them (null; in version 0 an empty list); an empty list: none. By name or, from version 12 on, by
 id. A topic that does not exist is created when the client and the setting kafka.auto_create_topics allow it.
 
 Different from Apache Kafka: a topic that is created on the way is led when the answer leaves, so that its first answer
-is not an error. A partition has one replica, its leader; without a leader it has none, and error 5. The controller is
-the live broker with the smallest id; every broker serves admin requests.
+is not an error. Before a partition without a leader gets error 5, the store is asked, for at most half a second:
+another agent may have become its leader a moment ago. A partition has one replica, its leader, or none. The controller
+is the live broker with the smallest id; every broker serves admin requests.
 """
 
 from __future__ import annotations
@@ -14,11 +15,10 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Final
 from uuid import UUID
-from weakref import WeakKeyDictionary
 
-from streamhouse.broker.cluster_view import ClusterView
-from streamhouse.broker.topics import Topic, WantedTopic
-from streamhouse.core.errors import MalformedRequest, MetadataError, StreamHouseError, TopicExists
+from streamhouse.broker.cluster_view import NO_LEADER, ClusterView
+from streamhouse.broker.topics import Topic
+from streamhouse.core.errors import MalformedRequest, MetadataError, StreamHouseError
 from streamhouse.core.ids import TopicId, check_topic_name
 from streamhouse.gateway.kafka.api import Buffers, Call, hot_api
 from streamhouse.gateway.kafka.codes import ErrorCode
@@ -26,7 +26,6 @@ from streamhouse.gateway.kafka.handlers.operations import CLUSTER_OPERATIONS, TO
 from streamhouse.gateway.kafka.hot.metadata import (
     NO_OPERATIONS,
     BrokerRow,
-    TopicBlocks,
     TopicRow,
     encode_response,
     encode_topic,
@@ -39,12 +38,8 @@ _KEY: Final = 3
 _IDS_FROM: Final = 12
 _PARTITIONS_AT_A_TIME: Final = 2_000  # a millisecond or two of encoding; then others have their turn
 _MANY_UNKNOWN: Final = 20  # above it, one look at all topics is cheaper than one at each
-_MAX_CREATED: Final = 100  # of one request; whoever wants more asks again
-_NEVER_CREATED: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""Kafka keeps its own state in these; here it is in the metadata store, and a topic of that name would only mislead."""
+_MAX_CREATED: Final = 100  # topics of one request; a client that wants more asks again
 _LAST_TRY: Final = 3
-
-_blocks: WeakKeyDictionary[ClusterView, TopicBlocks] = WeakKeyDictionary()
 
 _Found = Topic | TopicRow
 
@@ -58,10 +53,14 @@ async def _answer(call: Call, request: Message) -> Buffers:
     found = await _find(call, request)
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NO_OPERATIONS
     view = call.broker.view
+    asked = False
     for tries in range(1, _LAST_TRY + 1):
         nodes = view.nodes()
-        blocks = await _encode(call, found, operations, hurry=tries == _LAST_TRY)
-        if view.nodes() is nodes:
+        blocks, without_leader = await _encode(call, found, operations, hurry=tries == _LAST_TRY)
+        if without_leader and not asked:
+            asked = True
+            await view.find_leaders(without_leader)
+        elif view.nodes() is nodes:
             break  # else a leader in the blocks may be missing among the brokers
     controller = view.controller()
     return encode_response(
@@ -142,8 +141,8 @@ async def _by_name(call: Call, name: str, *, ask_store: bool, may_create: bool) 
     try:
         check_topic_name(name)
         topic = await view.find_topic(name) if ask_store else view.topic(name)
-        if topic is None and may_create and call.broker.settings.kafka.auto_create_topics:
-            topic = await _create(call, name)
+        if topic is None and may_create:
+            topic = await call.broker.topics.create_on_demand(name, caller=call.client.caller)
     except StreamHouseError as error:
         return TopicRow(name=name, topic_id=ZERO_UUID, error=error.kafka_code)
     if topic is None:
@@ -151,22 +150,16 @@ async def _by_name(call: Call, name: str, *, ask_store: bool, may_create: bool) 
     return topic
 
 
-async def _create(call: Call, name: str) -> Topic | None:
-    if name in _NEVER_CREATED:
-        return None
-    try:
-        return await call.broker.topics.create(WantedTopic(name=name, configs={}))
-    except TopicExists:  # another client was quicker
-        return await call.broker.topics.fresh(name)
+# Their leaders.
 
 
-# Who leads them.
-
-
-async def _encode(call: Call, found: Sequence[_Found], operations: int, *, hurry: bool) -> list[bytes]:
-    view = call.broker.view
-    kept = _blocks.setdefault(view, TopicBlocks())
+async def _encode(
+    call: Call, found: Sequence[_Found], operations: int, *, hurry: bool
+) -> tuple[list[bytes], list[Topic]]:
+    """The topics' parts of the response, and the topics of which a partition has no leader as far as is known here."""
+    view, kept = call.broker.view, call.memory.topic_blocks
     blocks: list[bytes] = []
+    without_leader: list[Topic] = []
     encoded = 0
     for one in found:
         if isinstance(one, TopicRow):
@@ -176,14 +169,16 @@ async def _encode(call: Call, found: Sequence[_Found], operations: int, *, hurry
         key, generation = (topic.topic_id, call.version, operations), (view.generation(topic.topic_id), topic.version)
         block = kept.get(key, generation)
         if block is None:
-            row = TopicRow(
-                name=topic.name, topic_id=topic.topic_id, operations=operations, partitions=view.leaders_of(topic)
-            )
+            leaders = view.leaders_of(topic)
+            row = TopicRow(name=topic.name, topic_id=topic.topic_id, operations=operations, partitions=leaders)
             block = encode_topic(call.version, row)
-            kept.put(key, generation, block)
+            if NO_LEADER in leaders:
+                without_leader.append(topic)
+            else:
+                kept.put(key, generation, block)
             encoded += topic.partition_count
         blocks.append(block)
         if encoded >= _PARTITIONS_AT_A_TIME and not hurry:
             encoded = 0
             await asyncio.sleep(0)
-    return blocks
+    return blocks, without_leader

@@ -47,7 +47,7 @@ async def _create(call: Call, request: Message, topic: Message) -> Fields:
     if request.validate_only:
         new = await admin.check(wanted)
         return {"num_partitions": new.partition_count, **_rest(dict(new.configs))}
-    created: Topic = await admin.create(wanted, timeout_s=max(request.timeout, 0) / 1000)
+    created: Topic = await admin.create(wanted, caller=call.client.caller, timeout_s=max(request.timeout, 0) / 1000)
     return {
         "num_partitions": created.partition_count,
         "topic_id": created.topic_id,

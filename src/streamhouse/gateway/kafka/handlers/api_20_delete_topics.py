@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
-from streamhouse.core.errors import InvalidRequest, TopicNotFound
+from streamhouse.core.errors import InvalidRequest
 from streamhouse.core.ids import TopicId
 from streamhouse.gateway.kafka.api import Call, Fields, cold_api
 from streamhouse.gateway.kafka.codes import ErrorCode
@@ -47,11 +47,8 @@ async def _delete(call: Call, asked: _Asked) -> Fields:
             raise InvalidRequest("a topic is named by its name and its id", hint="give one of the two")
         topic = await admin.fresh(asked.name)
     else:
-        try:
-            topic = await admin.fresh_by_id(TopicId(asked.topic_id))
-        except TopicNotFound as error:
-            return refusal(ErrorCode.UNKNOWN_TOPIC_ID, str(error))
-    await admin.delete(topic)
+        topic = await admin.fresh_by_id(TopicId(asked.topic_id))
+    await admin.delete(topic, caller=call.client.caller)
     return {"name": topic.name, "topic_id": topic.topic_id, **FINE}
 
 

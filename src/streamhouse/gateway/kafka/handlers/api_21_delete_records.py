@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import Any
 
 from streamhouse.broker.leading import LeaderWait
-from streamhouse.broker.writes import partition_key
 from streamhouse.core.errors import StreamHouseError
 from streamhouse.gateway.kafka.api import Call, Fields, cold_api
 from streamhouse.gateway.kafka.codes import ErrorCode
@@ -21,7 +20,7 @@ from streamhouse.gateway.kafka.wire.message import Message
 
 @cold_api(21, (0, 2))
 async def delete_records(call: Call, request: Message) -> Fields:
-    wait = LeaderWait(call.broker.writes, timeout_ms=request.timeout)
+    wait = call.broker.leading.begin(caller=call.client.caller, timeout_ms=request.timeout)
     return {
         "topics": [
             {
@@ -36,12 +35,9 @@ async def delete_records(call: Call, request: Message) -> Fields:
 async def _delete(call: Call, wait: LeaderWait, name: str, asked: Message) -> dict[str, Any]:
     code, low_watermark = int(ErrorCode.NONE), -1
     try:
-        topic = await call.broker.view.find_topic(name)
-        if topic is None:
-            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        else:
-            key = partition_key(topic.topic_id, asked.partition_index)
-            low_watermark = await wait.ask(key, lambda: call.broker.writes.delete_before(key, asked.offset))
+        low_watermark = await wait.ask(
+            name, asked.partition_index, lambda key: call.broker.writes.delete_before(key, asked.offset)
+        )
     except StreamHouseError as error:
         code = error.kafka_code
     return {"partition_index": asked.partition_index, "low_watermark": low_watermark, "error_code": code}

@@ -1,6 +1,6 @@
 """InitProducerId (22), versions 0–5: an id for an idempotent producer, never given out before, at epoch 0.
 
-A producer that asks again, with the id and epoch it has, gets a new id: without a transactional id nobody else can mean
+A producer that asks again, with the id and epoch it has, gets a new id: without a transactional id no other can mean
 the same producer, so there is nothing to fence. Apache Kafka does the same.
 
 Transactional ids are refused with 53 until transactions exist: librdkafka takes other codes for a reason to wait.

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamhouse.broker.leading import LeaderWait
 from streamhouse.broker.reads import NO_EPOCH, NO_OFFSET, EpochEnd
-from streamhouse.broker.writes import partition_key
 from streamhouse.core.errors import StreamHouseError
 from streamhouse.gateway.kafka.api import Call, Fields, cold_api
 from streamhouse.gateway.kafka.codes import ErrorCode
@@ -23,33 +21,22 @@ from streamhouse.gateway.kafka.wire.message import Message
 
 @cold_api(23, (2, 4))
 async def offset_for_leader_epoch(call: Call, request: Message) -> Fields:
-    wait = LeaderWait(call.broker.writes)
+    asked = [(topic.topic, each) for topic in request.topics for each in topic.partitions]
+    found = await call.broker.offsets.epoch_ends(
+        [(name, each.partition, each.current_leader_epoch, each.leader_epoch) for name, each in asked],
+        caller=call.client.caller,
+    )
+    answers = iter([_answer(each.partition, end) for (_, each), end in zip(asked, found, strict=True)])
     return {
         "topics": [
-            {
-                "topic": topic.topic,
-                "partitions": [await _end_of(call, wait, topic.topic, each) for each in topic.partitions],
-            }
-            for topic in request.topics
+            {"topic": topic.topic, "partitions": [next(answers) for _ in topic.partitions]} for topic in request.topics
         ]
     }
 
 
-async def _end_of(call: Call, wait: LeaderWait, name: str, asked: Message) -> dict[str, Any]:
-    code, epoch, end_offset = int(ErrorCode.NONE), NO_EPOCH, NO_OFFSET
-    try:
-        topic = await call.broker.view.find_topic(name)
-        if topic is None:
-            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        else:
-            key = partition_key(topic.topic_id, asked.partition)
-
-            async def look_up() -> EpochEnd:
-                call.broker.reads.leader_epoch(key, asked.current_leader_epoch)
-                return await call.broker.reads.epoch_end(key, asked.leader_epoch)
-
-            end = await wait.ask(key, look_up)
-            epoch, end_offset = end.epoch, end.end_offset
-    except StreamHouseError as error:
-        code = error.kafka_code
-    return {"error_code": code, "partition": asked.partition, "leader_epoch": epoch, "end_offset": end_offset}
+def _answer(partition: int, end: EpochEnd | StreamHouseError) -> dict[str, Any]:
+    if isinstance(end, StreamHouseError):
+        code, epoch, end_offset = end.kafka_code, NO_EPOCH, NO_OFFSET
+    else:
+        code, epoch, end_offset = int(ErrorCode.NONE), end.epoch, end.end_offset
+    return {"error_code": code, "partition": partition, "leader_epoch": epoch, "end_offset": end_offset}

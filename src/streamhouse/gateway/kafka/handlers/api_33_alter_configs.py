@@ -16,7 +16,7 @@ from streamhouse.gateway.kafka.wire.message import Message
 async def alter_configs(call: Call, request: Message) -> Fields:
     async def replace(topic: Message) -> None:
         await call.broker.configs.replace_topic(
-            topic.resource_name, _values(topic), validate_only=request.validate_only
+            topic.resource_name, _values(topic), caller=call.client.caller, validate_only=request.validate_only
         )
 
     return await alter_each(call, request, replace)

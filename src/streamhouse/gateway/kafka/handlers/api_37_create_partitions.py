@@ -30,6 +30,7 @@ async def _grow(call: Call, request: Message, topic: Message) -> Fields:
     await call.broker.topics.grow(
         topic.name,
         topic.count,
+        caller=call.client.caller,
         has_assignments=bool(topic.assignments),
         validate_only=request.validate_only,
         timeout_s=max(request.timeout, 0) / 1000,

@@ -1,4 +1,4 @@
-"""ElectLeaders (43), versions 0–2: never needed. A partition's leader is whoever the agents' ring names, and there is
+"""ElectLeaders (43), versions 0–2: never needed. The agents' ring names a partition's leader, and there is
 no other replica to prefer: each partition that exists answers ELECTION_NOT_NEEDED (84), as Kafka does for a leader that
 is the preferred one.
 """

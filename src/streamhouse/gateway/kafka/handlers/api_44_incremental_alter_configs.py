@@ -16,7 +16,9 @@ from streamhouse.gateway.kafka.wire.message import Message
 async def incremental_alter_configs(call: Call, request: Message) -> Fields:
     async def alter(topic: Message) -> None:
         changes = [_change(config) for config in topic.configs]
-        await call.broker.configs.alter_topic(topic.resource_name, changes, validate_only=request.validate_only)
+        await call.broker.configs.alter_topic(
+            topic.resource_name, changes, caller=call.client.caller, validate_only=request.validate_only
+        )
 
     return await alter_each(call, request, alter)
 

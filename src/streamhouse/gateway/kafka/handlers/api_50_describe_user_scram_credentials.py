@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials (50), version 0: there is no authentication yet, so nobody has credentials.
+"""DescribeUserScramCredentials (50), version 0: there is no authentication yet, so no user has credentials.
 
 All users: an empty list. A named one: RESOURCE_NOT_FOUND (91), as Kafka answers for a user without credentials.
 """

@@ -1,4 +1,4 @@
-"""DescribeCluster (60), versions 0–2: the cluster's id, its live brokers, and who is called the controller.
+"""DescribeCluster (60), versions 0–2: the cluster's id, its live brokers, and the broker that is called the controller.
 
 Fenced brokers do not exist: an agent is alive or it is not listed. Controllers (endpoint type 2) are not a kind of
 process here, so that asking for them answers MISMATCHED_ENDPOINT_TYPE, as a Kafka broker does.

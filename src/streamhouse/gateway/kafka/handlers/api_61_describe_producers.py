@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 from streamhouse.broker.leading import LeaderWait
-from streamhouse.broker.writes import partition_key
 from streamhouse.core.errors import StreamHouseError
 from streamhouse.gateway.kafka.api import Call, Fields, cold_api
 from streamhouse.gateway.kafka.codes import ErrorCode
@@ -20,7 +19,7 @@ from streamhouse.gateway.kafka.wire.message import Message
 
 @cold_api(61, (0, 0))
 async def describe_producers(call: Call, request: Message) -> Fields:
-    wait = LeaderWait(call.broker.writes)
+    wait = call.broker.leading.begin(caller=call.client.caller)
     return {
         "topics": [
             {
@@ -34,12 +33,7 @@ async def describe_producers(call: Call, request: Message) -> Fields:
 
 async def _describe(call: Call, wait: LeaderWait, name: str, index: int) -> dict[str, Any]:
     try:
-        topic = await call.broker.view.find_topic(name)
-        if topic is None:
-            code, message = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}"
-            return {"partition_index": index, "error_code": code, "error_message": message, "active_producers": []}
-        key = partition_key(topic.topic_id, index)
-        writers = await wait.ask(key, lambda: call.broker.reads.writers(key))
+        writers = await wait.ask(name, index, call.broker.reads.writers)
     except StreamHouseError as error:
         return {
             "partition_index": index,

@@ -24,7 +24,10 @@ async def describe_topic_partitions(call: Call, request: Message) -> Fields:
     room = max(1, min(request.response_partition_limit, _MAX_PARTITIONS))
     first, start = ("", 0) if request.cursor is None else (request.cursor.topic_name, request.cursor.partition_index)
     topics: list[Fields] = []
-    for name, topic in await _chosen(call, request):
+    chosen = await _chosen(call, request)
+    if request.topics:
+        await call.broker.view.find_leaders(topic for _, topic in chosen if topic is not None)
+    for name, topic in chosen:
         if name < first:
             continue
         begin = start if name == first else 0
@@ -68,6 +71,8 @@ def _topic(call: Call, topic: Topic, indexes: range) -> Fields:
 
 def _partition(call: Call, topic: Topic, index: int) -> Fields:
     leader = call.broker.view.leader(PartitionKey(topic.topic_id, index))
+    if leader is not None and not leader.node.listens:
+        leader = None
     nodes = [] if leader is None else [leader.node.node_id]
     return {
         "error_code": ErrorCode.LEADER_NOT_AVAILABLE if leader is None else ErrorCode.NONE,

@@ -1,4 +1,4 @@
-"""What the three config APIs (32, 33, 44) share: kinds of resources, who may be changed, how an answer names one."""
+"""What the three config APIs (32, 33, 44) share: kinds of resources, which may be changed, how an answer names one."""
 
 from __future__ import annotations
 

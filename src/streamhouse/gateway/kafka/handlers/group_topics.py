@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
+from streamhouse.broker.topics import Topic
 from streamhouse.core.ids import TopicId
 from streamhouse.gateway.kafka.api import Call, Fields
 from streamhouse.gateway.kafka.codes import ErrorCode
-from streamhouse.metadata.contract import Topic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

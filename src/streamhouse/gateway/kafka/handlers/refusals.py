@@ -1,4 +1,5 @@
-"""How a handler puts what went wrong into its answer: the error's Kafka code, and its words where there is room."""
+"""How a handler puts an error into its answer: the error's Kafka code, its words where there is room for them, and the
+leader to ask instead (KIP-951)."""
 
 from __future__ import annotations
 
@@ -8,8 +9,10 @@ from collections.abc import Awaitable, Iterable
 from typing import Final, TypeVar
 
 from streamhouse.core.errors import StreamHouseError
-from streamhouse.gateway.kafka.api import Fields
+from streamhouse.core.ids import PartitionKey
+from streamhouse.gateway.kafka.api import Call, Fields
 from streamhouse.gateway.kafka.codes import ErrorCode
+from streamhouse.gateway.kafka.hot.leaders import CurrentLeader, NodeEndpoint
 
 T = TypeVar("T")
 
@@ -40,3 +43,21 @@ async def attempt(what: str, work: Awaitable[T]) -> T | Fields:
 def repeated(names: Iterable[T]) -> set[T]:
     """Those named more than once in one request, which Kafka refuses."""
     return {name for name, count in Counter(names).items() if count > 1}
+
+
+def current_leader(call: Call, key: PartitionKey, *, may_be_here: bool = False) -> CurrentLeader | None:
+    """None when no other agent is known to lead it: a client then asks for metadata.
+
+    ``may_be_here``: the client came to the right place with an old epoch, and is to come again with the new one.
+    """
+    view = call.broker.view
+    leader = view.leader(key)
+    if leader is None or not leader.node.listens or (leader.node.node_id == view.node_id and not may_be_here):
+        return None
+    endpoint = view.endpoint(leader.node, call.client.listener)
+    return CurrentLeader(
+        leader_epoch=leader.epoch,
+        endpoint=NodeEndpoint(
+            node_id=leader.node.node_id, host=endpoint.host, port=endpoint.port, rack=leader.node.rack or None
+        ),
+    )

@@ -193,7 +193,7 @@ def partition_ok(version: int, index: int, base_offset: int, log_append_time_ms:
 
 
 def partition_error(version: int, index: int, code: int, message: str | None, leader: CurrentLeader | None) -> bytes:
-    """The same for one that failed. ``leader``: who to ask instead; left out where the version cannot say it."""
+    """The same for one that failed. ``leader``: the agent to ask instead, if the version has a field for it."""
     if version < _WITH_LOG_START:
         return _PARTITION_V3.pack(index, code, -1, -1)
     head = _PARTITION_V5.pack(index, code, -1, -1, -1)

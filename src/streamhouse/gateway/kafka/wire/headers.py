@@ -1,4 +1,4 @@
-"""What stands before every body: who asks for what, and which question an answer belongs to.
+"""What stands before every body: which client asks for what, and which request an answer belongs to.
 
     request    int32 size · int16 key · int16 version · int32 correlation id · string client id · [tagged fields]
     response   int32 size · int32 correlation id · [tagged fields]
@@ -106,7 +106,7 @@ def peek_header(frame: memoryview) -> tuple[int, int, int]:
 
 
 def read_header(frame: memoryview) -> RequestHeader:
-    """Of a frame without its size."""
+    """The header of a frame without its size."""
     if len(frame) < _FIXED.size:
         raise MalformedRequest(f"a request of {len(frame)} bytes has no header")
     api_key, version, correlation_id, length = _FIXED.unpack_from(frame)

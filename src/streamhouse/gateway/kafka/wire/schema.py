@@ -107,7 +107,7 @@ def _checked_spec(name: str, version: int) -> MessageSpec:
 
 
 def default_at(field: FieldSpec, version: int) -> Any:
-    """What the field is where nobody set it. A list is a new one each time."""
+    """The value of a field that was not set. A list is a new one each time."""
     absent = version not in field.versions
     may_be_null = bool(field.nullable) if absent else version in field.nullable
     if field.default == "null" or field.default is None:

@@ -1,4 +1,4 @@
-"""Flush requests: somebody who reads objects (Spark) asks the leaders to bring out what they have acknowledged."""
+"""Answers flush requests: a reader of objects (Spark) asks the leaders to commit what they have acknowledged."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 from contextlib import suppress
 from typing import Final
 
-from streamhouse.app.background import Background, Report, unheard
 from streamhouse.core.ids import PartitionKey
 from streamhouse.log.leased.log import LeasedLog
+from streamhouse.maintenance.background import Background, Report, unheard
 from streamhouse.metadata.contract import ChangeKind, FlushRequest, MetadataStore
 
 _RECHECK_S: Final = 1.0

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from streamhouse.app.background import Background, Report, unheard
 from streamhouse.core.ids import TopicId
+from streamhouse.maintenance.background import Background, Report, unheard
 from streamhouse.metadata.contract import ChangeKind, MetadataStore, Topic
 
 _REFRESH_S: Final = 30.0

@@ -1,4 +1,4 @@
-"""What all connections share: who is in, how many, for how long, and what they did. Closes those that overstay.
+"""What all connections share: their number, their limits, their counters. Closes those that take too long.
 
     handshake    connected, and no complete request yet                         limits.handshake_timeout_ms
     stalled      in the middle of a request, and no byte comes                  the same
@@ -27,7 +27,7 @@ from streamhouse.gateway.kafka.inbox import ReceiveBuffers
 
 if TYPE_CHECKING:
     from streamhouse.gateway.kafka.answers import Slot
-    from streamhouse.gateway.kafka.connection import Connection
+    from streamhouse.gateway.kafka.connection import KafkaConnection
     from streamhouse.gateway.kafka.dispatch import Dispatcher
 
 SWEEP_S: Final = 1.0
@@ -50,6 +50,9 @@ class ServerLimits:
     handshake_timeout_ms: int = 30_000
     idle_timeout_ms: int = 600_000
     slow_reader_timeout_ms: int = 30_000
+    max_fetch_sessions: int = 1_000
+    stop_grace_ms: int = 5_000
+    """For how long a server that stops still answers the requests under way."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,7 +77,7 @@ class _Slowness:
     since: float
 
 
-class Door:
+class Connections:
     def __init__(self, *, loop: asyncio.AbstractEventLoop, dispatcher: Dispatcher, limits: ServerLimits) -> None:
         self.limits = limits
         self.dispatcher = dispatcher
@@ -82,44 +85,44 @@ class Door:
         self.stats = ServerStats()
         self.now: Callable[[], float] = loop.time
         self.call_soon = loop.call_soon
-        self.budget: MemoryBudget[Connection] = MemoryBudget(limits.request_memory_bytes, call_soon=loop.call_soon)
+        self.budget: MemoryBudget[KafkaConnection] = MemoryBudget(limits.request_memory_bytes, call_soon=loop.call_soon)
         self.log = RateLimitedLog(logging.getLogger("streamhouse.kafka"), loop.time)
-        self.connections: dict[Connection, None] = {}
+        self.live: dict[KafkaConnection, None] = {}
         self.under_way_slots: set[Slot] = set()
         self.emptied = asyncio.Event()
         self._loop = loop
         self._per_address: Counter[str] = Counter()
-        self._newcomers: dict[Connection, None] = {}
-        self._slow: dict[Connection, _Slowness] = {}
-        self._lingering: dict[Connection, float] = {}
-        self._to_check: list[Connection] = []
+        self._newcomers: dict[KafkaConnection, None] = {}
+        self._slow: dict[KafkaConnection, _Slowness] = {}
+        self._lingering: dict[KafkaConnection, float] = {}
+        self._to_check: list[KafkaConnection] = []
         self._eldest: tuple[object, float] = (None, 0.0)
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
 
     # What connections report.
 
-    def admit(self, connection: Connection) -> tuple[str, str] | None:
+    def admit(self, connection: KafkaConnection) -> tuple[str, str] | None:
         """None, or why not: a reason to count and a text."""
         self.stats.accepted += 1
         host = connection.client.host
         if self._is_closed:
             return "stopped", "the server stops"
-        if len(self.connections) >= self.limits.max_connections:
-            return "too_many", f"{len(self.connections)} clients are connected; see kafka.max_connections"
+        if len(self.live) >= self.limits.max_connections:
+            return "too_many", f"{len(self.live)} clients are connected; see kafka.max_connections"
         if self._per_address[host] >= self.limits.max_connections_per_address:
             return "too_many_of_address", (
                 f"{self._per_address[host]} connections come from {host}; see kafka.max_connections_per_ip"
             )
         self._per_address[host] += 1
-        self.connections[connection] = None
+        self.live[connection] = None
         self._newcomers[connection] = None
-        self.stats.connections = len(self.connections)
+        self.stats.connections = len(self.live)
         self.emptied.clear()
         self._sweep_later()
         return None
 
-    def greeted(self, connection: Connection) -> None:
+    def greeted(self, connection: KafkaConnection) -> None:
         self._newcomers.pop(connection, None)
 
     def under_way(self, slot: Slot) -> None:
@@ -132,7 +135,7 @@ class Door:
         self.stats.in_flight -= 1
         self.budget.release(slot.request_bytes)
 
-    def reader_is_slow(self, connection: Connection) -> None:
+    def reader_is_slow(self, connection: KafkaConnection) -> None:
         """Each time that more is added to what it does not take."""
         known = self._slow.get(connection)
         since = self.now() if known is None else known.since
@@ -143,26 +146,28 @@ class Door:
             unsent -= self._slow.pop(slowest).unsent_bytes
             slowest.abort("slow_reader", "took its answers slower than all others, and memory ran out", logging.WARNING)
 
-    def reader_caught_up(self, connection: Connection) -> None:
+    def reader_caught_up(self, connection: KafkaConnection) -> None:
         self._slow.pop(connection, None)
 
-    def closing(self, connection: Connection, reason: str, text: str, level: int, error: BaseException | None) -> None:
+    def closing(
+        self, connection: KafkaConnection, reason: str, text: str, level: int, error: BaseException | None
+    ) -> None:
         self.stats.count_closed(reason)
         if text:
             client = connection.client
             name = client.client_id[:_LOGGED_NAME_CHARS]
             who = f"{client.host} ({name!r})" if name else client.host  # quoted: it may hold line breaks
             self.log.log(level, f"closed the connection of {who}: {text}", error=error)
-        if connection in self.connections:
+        if connection in self.live:
             self._lingering[connection] = self.now()
         self.budget.forget(connection)
 
-    def gone(self, connection: Connection) -> None:
-        if connection not in self.connections:
+    def gone(self, connection: KafkaConnection) -> None:
+        if connection not in self.live:
             return
         if self._lingering.pop(connection, None) is None:
             self.stats.count_closed("client")
-        del self.connections[connection]
+        del self.live[connection]
         self._newcomers.pop(connection, None)
         self._slow.pop(connection, None)
         self.budget.forget(connection)
@@ -170,8 +175,8 @@ class Door:
         self._per_address[host] -= 1
         if not self._per_address[host]:
             del self._per_address[host]
-        self.stats.connections = len(self.connections)
-        if not self.connections:
+        self.stats.connections = len(self.live)
+        if not self.live:
             self.emptied.set()
 
     # The sweep.
@@ -192,7 +197,7 @@ class Door:
     def _sweep_and_go_on(self) -> None:
         self._timer = None
         self.sweep()
-        if self.connections:
+        if self.live:
             self._sweep_later()
 
     def sweep(self) -> None:
@@ -234,7 +239,7 @@ class Door:
 
     def _sweep_idle(self, now: float, timeout_s: float) -> None:
         if not self._to_check:
-            self._to_check = list(self.connections)
+            self._to_check = list(self.live)
         for connection in self._to_check[-IDLE_CHECKS_PER_SWEEP:]:
             if not connection.is_busy and not connection.is_held_back and now - connection.read_at >= timeout_s:
                 connection.hang_up("idle", "was idle")

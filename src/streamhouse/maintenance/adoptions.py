@@ -1,8 +1,8 @@
-"""Which uploaded shares an agent's partitions have to adopt: heard of, looked for, tried again with patience (R13).
+"""Finds the uploads of Spark sinks that this agent's partitions have to adopt, and adopts them (R13).
 
-Looks when the metadata tells of intents, when a partition is opened here, and every now and then, because
-notifications may be lost. log/leased/adoption.py verifies and adopts. What cannot be adopted shows in the agent's
-health and in its log, and is tried again ever more rarely: whoever wrote it waits, and nobody else does.
+Looks when the metadata tells of intents, when a partition is opened here, and every ten seconds, because notifications
+may be lost. log/leased/adoption.py verifies and adopts. An upload that cannot be adopted shows in the agent's health
+and in its log, and is tried again with a backoff. Only its own sink waits for it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from streamhouse.app.background import Background, Report, unheard
 from streamhouse.core.backoff import Backoff
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import NotLeader, StreamHouseError
 from streamhouse.core.ids import PartitionKey
 from streamhouse.log.leased.adoption import Adoption, Share, shares_of
 from streamhouse.log.leased.log import LeasedLog
+from streamhouse.maintenance.background import Background, Report, unheard
 from streamhouse.metadata.contract import ChangeKind, IntentKey, IntentSlice, MetadataStore
 
 _RECHECK_S: Final = 10.0
@@ -31,9 +31,9 @@ _REST_AFTER_LOOK: Final = 5
 SQLite any commit of another process may be an intent.
 """
 _LONGEST_REST_S: Final = 1.0
-_AT_ONCE: Final = 16
+_AT_A_TIME: Final = 16
 _BACKOFF: Final = Backoff(first_ms=500, longest_ms=60_000)
-_TRIES_UNSAID: Final = 3
+_QUIET_TRIES: Final = 3
 _HEALTH: Final = "adoption"
 _LISTENING: Final = "intent notifications"
 
@@ -43,7 +43,7 @@ Todo = tuple[IntentKey, int]
 
 
 @dataclass(slots=True, kw_only=True)
-class _Trouble:
+class _Failure:
     tries: int
     next_try_ms: int
     error: Exception
@@ -66,10 +66,10 @@ class Adoptions:
         self._report = report
         self._loops = Background(report)
         self._look_now = asyncio.Event()
-        self._gate = asyncio.Semaphore(_AT_ONCE)
+        self._gate = asyncio.Semaphore(_AT_A_TIME)
         self._running: dict[PartitionKey, asyncio.Task[None]] = {}
         self._verified: set[Todo] = set()
-        self._troubles: dict[Todo, _Trouble] = {}
+        self._failures: dict[Todo, _Failure] = {}
 
     def start(self) -> None:
         self._loops.start(_LISTENING, self._listen)
@@ -115,12 +115,12 @@ class Adoptions:
 
     def _until_next_look_s(self) -> float:
         now_ms = self._clock.boot_ms()
-        retries = [max(0, trouble.next_try_ms - now_ms) / 1000 for trouble in self._troubles.values()]
+        retries = [max(0, failure.next_try_ms - now_ms) / 1000 for failure in self._failures.values()]
         return min([_RECHECK_S, *retries])
 
     def _is_due(self, todo: Todo) -> bool:
-        trouble = self._troubles.get(todo)
-        return trouble is None or trouble.next_try_ms <= self._clock.boot_ms()
+        failure = self._failures.get(todo)
+        return failure is None or failure.next_try_ms <= self._clock.boot_ms()
 
     # One partition at a time each, several partitions at once.
 
@@ -166,7 +166,7 @@ class Adoptions:
             self._failed(todo, share, error)
         else:
             self._verified.discard(todo)
-            self._troubles.pop(todo, None)
+            self._failures.pop(todo, None)
             self._tell_health()
         return True
 
@@ -181,26 +181,26 @@ class Adoptions:
     # What goes wrong.
 
     def _failed(self, todo: Todo, share: Share, error: Exception) -> None:
-        tries = self._troubles[todo].tries + 1 if todo in self._troubles else 1
+        tries = self._failures[todo].tries + 1 if todo in self._failures else 1
         next_try_ms = self._clock.boot_ms() + _BACKOFF.step_ms(tries)
-        self._troubles[todo] = _Trouble(tries=tries, next_try_ms=next_try_ms, error=error)
+        self._failures[todo] = _Failure(tries=tries, next_try_ms=next_try_ms, error=error)
         passes = isinstance(error, StreamHouseError) and error.retriable  # by itself, mostly
-        if tries >= _TRIES_UNSAID or not passes:
+        if tries >= _QUIET_TRIES or not passes:
             _log.error("%s cannot be adopted for %s: %s", share, share.key, error)
         self._tell_health()
 
     def _tell_health(self) -> None:
-        if not self._troubles:
+        if not self._failures:
             self._report(_HEALTH, None)
             return
-        todo, trouble = next(iter(self._troubles.items()))
-        more = f" (and {len(self._troubles) - 1} more)" if len(self._troubles) > 1 else ""
+        todo, failure = next(iter(self._failures.items()))
+        more = f" (and {len(self._failures) - 1} more)" if len(self._failures) > 1 else ""
         intent, partition = todo
         self._report(
             _HEALTH,
             StreamHouseError(
                 f"batch {intent.batch_id} of query {intent.query_id} cannot be adopted for partition {partition} of"
-                f" {intent.topic_id}: {trouble.error}{more}"
+                f" {intent.topic_id}: {failure.error}{more}"
             ),
         )
 
@@ -208,8 +208,8 @@ class Adoptions:
         """Adopted elsewhere, or not led here any more."""
         alive = set(todo)
         self._verified &= alive
-        gone = [each for each in self._troubles if each not in alive]
+        gone = [each for each in self._failures if each not in alive]
         for each in gone:
-            del self._troubles[each]
+            del self._failures[each]
         if gone:
             self._tell_health()

@@ -14,12 +14,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from streamhouse.app.background import Background, Report, unheard
 from streamhouse.core.backoff import Backoff
 from streamhouse.core.errors import ConfigError
 from streamhouse.core.limits import RESUBMIT_MAX_AGE_MS
 from streamhouse.core.randomness import Randomness
 from streamhouse.core.units import format_duration
+from streamhouse.maintenance.background import Background, Report, unheard
 from streamhouse.metadata.contract import MetadataStore
 
 _log = logging.getLogger(__name__)

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from streamhouse.app.metadata_progress import MARK_FILE, Mark, MetadataProgress
 from streamhouse.app.platform import StreamHouse
 from streamhouse.core.errors import MetadataTooOld
 from streamhouse.core.randomness import SystemRandomness
+from streamhouse.maintenance.metadata_progress import MARK_FILE, Mark, MetadataProgress
 
 PREFIX = "metadata-progress"
 

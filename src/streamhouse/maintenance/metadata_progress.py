@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
-from streamhouse.app.background import Background, Report, unheard
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import (
     DefinitionChanged,
@@ -44,6 +43,7 @@ from streamhouse.core.ids import PartitionKey
 from streamhouse.core.limits import MAX_KEYS_PER_CALL, MAX_MARKED_PARTITIONS
 from streamhouse.core.randomness import Randomness
 from streamhouse.log.leased.recovery import HeldFrame
+from streamhouse.maintenance.background import Background, Report, unheard
 from streamhouse.metadata.contract import Definition, MetadataStore, WantedState
 from streamhouse.objectstore.contract import ObjectStore
 from streamhouse.objectstore.keys import METADATA_PROGRESS_PREFIX, metadata_progress_key, metadata_progress_of

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from streamhouse.app import background
-from streamhouse.app.background import Background
-from streamhouse.app.topics import TopicWatch
 from streamhouse.core.clock import ManualClock
 from streamhouse.core.errors import MetadataUnavailable
 from streamhouse.core.ids import TopicId
 from streamhouse.core.randomness import SeededRandomness
+from streamhouse.maintenance import background
+from streamhouse.maintenance.background import Background
+from streamhouse.maintenance.topic_watch import TopicWatch
 from streamhouse.metadata.contract import MetadataStore, NewTopic, Topic
 from streamhouse.metadata.sqlite.store import SqliteMetadata
 

@@ -1,4 +1,4 @@
-"""Loops of an agent beside its membership: again and again, whatever goes wrong, and what does is heard of."""
+"""Runs loops beside an agent's membership. An error is reported, and the loop goes on after a pause."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PAUSE_S: Final = 1.0
 
 
 def unheard(where: str, error: Exception | None) -> None:
-    """For a loop whose troubles nobody watches."""
+    """Ignores the report, for a loop whose errors are not watched."""
 
 
 class Background:
@@ -41,8 +41,8 @@ class Background:
             try:
                 await step()
             except Exception as error:
-                # Also a defect does not end it: no record and no lease hangs on such a loop, and an agent without one
-                # would serve on, stale, with nobody the wiser. Ended agents are worse off than one that tries again.
+                # A defect does not end it either: no record and no lease depends on such a loop, and an agent that has
+                # lost one would go on with old data, unnoticed. To try again is better than to end the agent.
                 self._report(name, error)
                 if not isinstance(error, StreamHouseError):
                     asyncio.get_running_loop().call_exception_handler(

@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 
-from streamhouse.app import background, expiry
-from streamhouse.app.agent import expiry_options
-from streamhouse.app.expiry import ExpiryOptions, RowExpiry
+from streamhouse.app.log_parts import expiry_options
 from streamhouse.app.platform import StreamHouse
 from streamhouse.broker.broker_configs import describe_broker
 from streamhouse.core.backoff import Backoff
@@ -22,6 +20,8 @@ from streamhouse.core.errors import ConfigError, MetadataUnavailable
 from streamhouse.core.limits import RESUBMIT_MAX_AGE_MS
 from streamhouse.core.randomness import SeededRandomness
 from streamhouse.core.settings import resolve
+from streamhouse.maintenance import background, expiry
+from streamhouse.maintenance.expiry import ExpiryOptions, RowExpiry
 from streamhouse.wire.records import Record, build_batch
 
 OPTIONS = ExpiryOptions(producer_idle_ms=86_400_000, commit_keep_ms=3_600_000)

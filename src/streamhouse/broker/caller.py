@@ -1,0 +1,23 @@
+"""The caller of a broker operation: who asks, from where, and through which front end.
+
+Every operation takes one. Nothing is decided by it yet; access control, quotas and audit logs will be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+ANONYMOUS: Final = "User:ANONYMOUS"
+"""Kafka's name for a client that has not authenticated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    principal: str = ANONYMOUS
+    address: str = ""
+    """The client's host; empty for a caller in this process."""
+    client_id: str = ""
+    """The name that the client gives itself."""
+    protocol: str
+    """``kafka`` or ``python``."""

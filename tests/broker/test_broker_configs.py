@@ -1,0 +1,89 @@
+"""Configs and topics through the broker, without any protocol."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from streamhouse import StreamHouse
+from streamhouse.broker.broker import Broker
+from streamhouse.broker.caller import Caller
+from streamhouse.broker.configs import Change, ConfigChange
+from streamhouse.broker.topics import WantedTopic
+from streamhouse.core.errors import (
+    InvalidPartitions,
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
+    InvalidRequest,
+    InvalidTopicConfig,
+    TopicNotFound,
+    UnknownTopicId,
+)
+from streamhouse.core.ids import TopicId
+
+CALLER = Caller(protocol="test")
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    async with StreamHouse.open(data_dir=str(tmp_path), wal_file_bytes="1MiB") as sh:
+        await sh.broker.topics.create(WantedTopic(name="t", partition_count=1, configs={}), caller=CALLER)
+        yield sh.broker
+
+
+async def value_of(broker: Broker, name: str) -> str | None:
+    return {row.name: row.value for row in await broker.configs.describe_topic("t")}[name]
+
+
+async def test_a_config_is_set_and_goes_back_to_its_default(broker: Broker) -> None:
+    default = await value_of(broker, "max.message.bytes")
+    change = ConfigChange(name="max.message.bytes", change=Change.SET, value="500")
+    await broker.configs.alter_topic("t", [change], caller=CALLER, validate_only=True)
+    assert await value_of(broker, "max.message.bytes") == default
+    await broker.configs.alter_topic("t", [change], caller=CALLER)
+    assert await value_of(broker, "max.message.bytes") == "500"
+    back = ConfigChange(name="max.message.bytes", change=Change.DELETE, value=None)
+    await broker.configs.alter_topic("t", [back], caller=CALLER)
+    assert await value_of(broker, "max.message.bytes") == default
+
+
+async def test_a_wrong_change_changes_nothing(broker: Broker) -> None:
+    good = ConfigChange(name="max.message.bytes", change=Change.SET, value="500")
+    for bad in (
+        ConfigChange(name="max.message.bites", change=Change.SET, value="1"),
+        ConfigChange(name="retention.ms", change=Change.SET, value="soon"),
+    ):
+        with pytest.raises(InvalidTopicConfig):
+            await broker.configs.alter_topic("t", [good, bad], caller=CALLER)
+    assert await value_of(broker, "max.message.bytes") != "500"
+    with pytest.raises(TopicNotFound):
+        await broker.configs.alter_topic("other", [good], caller=CALLER)
+
+
+async def test_settings_of_agents_and_groups_cannot_be_changed(broker: Broker) -> None:
+    with pytest.raises(InvalidRequest, match="while it runs"):
+        broker.configs.refuse_broker_change("")
+    with pytest.raises(InvalidRequest, match="single group"):
+        broker.configs.refuse_group_change()
+
+
+async def test_a_topic_grows_and_never_shrinks(broker: Broker) -> None:
+    assert (await broker.topics.grow("t", 3, caller=CALLER)).partition_count == 3
+    for count in (3, 2, 0):
+        with pytest.raises(InvalidPartitions):
+            await broker.topics.grow("t", count, caller=CALLER)
+    with pytest.raises(InvalidReplicaAssignment):
+        await broker.topics.grow("t", 4, caller=CALLER, has_assignments=True)
+    assert (await broker.topics.fresh("t")).partition_count == 3
+
+
+async def test_what_a_topic_cannot_be(broker: Broker) -> None:
+    with pytest.raises(InvalidReplicationFactor):
+        await broker.topics.create(WantedTopic(name="u", replication_factor=0, configs={}), caller=CALLER)
+    with pytest.raises(InvalidReplicaAssignment):
+        await broker.topics.create(WantedTopic(name="u", has_assignments=True, configs={}), caller=CALLER)
+    with pytest.raises(UnknownTopicId):
+        await broker.topics.fresh_by_id(TopicId(UUID(int=99)))
