@@ -409,6 +409,12 @@ class SimAgent:
     def leads(self, key: PartitionKey) -> bool:
         return self.parts is not None and self.parts.log.partition(key) is not None
 
+    def leaderships(self, keys: Sequence[PartitionKey]) -> tuple[int, list[int | None]]:
+        """This process, and the epoch under which it leads each partition; None for one that it does not lead."""
+        log = None if self.parts is None else self.parts.log
+        led = [None if log is None else log.partition(key) for key in keys]
+        return self.runs, [None if partition is None else partition.epoch for partition in led]
+
     def hung_up(self, connection: ServerSide) -> None:
         """A connection's end has arrived: as the gateway does, drop what has no offsets yet."""
         for call in list(connection.calls):

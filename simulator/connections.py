@@ -49,6 +49,8 @@ class Connection:
         self._dice = dice
         self._process = agent.lane
         self._silent = False
+        self._answers_end = False
+        """An answer was lost. The answers behind it on this connection do not arrive either."""
         self._arrives_ms = 0.0
         self._answered_ms = 0.0
         self._last: asyncio.Future[None] | None = None
@@ -135,9 +137,10 @@ class Connection:
         if before is not None and not before.done():
             await asyncio.wait([before])
         mine.set_result(None)
-        if self._silent:
+        if self._silent or self._answers_end:
             return
         if self._dice.chance(self._world.scenario.lost_answers):
+            self._answers_end = True
             self.breaks(silently=self._dice.chance(0.5))
             return
         now_ms = self._world.now_ms()

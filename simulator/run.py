@@ -167,9 +167,22 @@ async def _end_fleet(world: World) -> None:
 
 
 async def _brings_everything_out(world: World, agent: SimAgent) -> None:
+    """The agent leads everything, flushes, and must be left with an empty WAL.
+
+    A leadership may end during the flush: the agent finds that the metadata has lost commits and gives the partition up
+    (R23), or hands it over. What its WAL holds then comes back when the agent leads the partition again (R4). So a
+    flush counts only if the agent had the same leaderships before and after it.
+    """
     keys = world.keys()
-    await _until(world, lambda: all(agent.leads(key) for key in keys), f"{agent.name} leads everything")
-    left_bytes = await _on(world, agent, agent.bring_everything_out, f"{agent.name} flushes")
+    give_up_ms = world.now_ms() + _SETTLE_MS
+    while True:
+        await _until(world, lambda: all(agent.leads(key) for key in keys), f"{agent.name} leads everything")
+        led = agent.leaderships(keys)
+        left_bytes = await _on(world, agent, agent.bring_everything_out, f"{agent.name} flushes")
+        if agent.leaderships(keys) == led:
+            break
+        if world.now_ms() > give_up_ms:
+            raise SimulationStuck(f"not within {_SETTLE_MS} ms: {agent.name} flushes and still leads everything")
     if left_bytes:
         world.trouble(f"{agent.name} has committed everything, but {left_bytes} bytes pin its WAL")
 

@@ -257,6 +257,40 @@ async def test_r10_not_yet_for_long_ends_the_leadership(tmp_path: Path, monkeypa
         assert [key for key, _ in node.dropped] == [metadata.key]
 
 
+class NotYetAndStale:
+    """Metadata where nothing can be committed, and vacuum passes the object at every third commit."""
+
+    def __init__(self, inner: MetadataStore) -> None:
+        self._inner = inner
+        self.said: list[Verdict] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def commit_leased(self, append_id: AppendId, slices: Sequence[LeasedSlice]) -> list[SliceOutcome]:
+        number = len(self.said) + 1
+        verdict = Verdict.FENCED if number > 30 else Verdict.NOT_YET if number % 3 else Verdict.STALE_OBJECT
+        self.said.append(verdict)
+        return [SliceOutcome(key=piece.key, verdict=verdict) for piece in slices]
+
+
+async def test_r10_not_yet_counts_on_when_the_object_is_uploaded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit, "_FIRST_PAUSE_S", 0.001)
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic()
+        metadata = NotYetAndStale(stage.cluster.metadata)
+        node = await stage.node(metadata=metadata)
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        with pytest.raises(NotLeader, match="not_yet"):
+            await acked(node.log.append(key, batch("a"), acks=-1))
+        assert metadata.said.count(Verdict.NOT_YET) == commit.NOT_YET_TRIES + 1
+        assert metadata.said.count(Verdict.STALE_OBJECT) == 3
+        assert [dropped for dropped, _ in node.dropped] == [key]
+
+
 async def test_uploads_are_retried_and_keep_their_data(tmp_path: Path) -> None:
     faulty = FaultyStore(
         MemoryStore(clock=Stage(tmp_path).cluster.clock),

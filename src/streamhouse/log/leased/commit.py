@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
@@ -32,7 +33,8 @@ _BACKOFF: Final = Backoff(first_ms=50, longest_ms=5_000, least_share=0)
 _STAMP_MAX_AGE_MS: Final = 60_000
 _FREED_AT_ONCE: Final = 64
 NOT_YET_TRIES: Final = 6
-"""About three seconds; later flushes wait meanwhile. After that, the log does not end where this leader believes."""
+"""For one chunk, also if its object is uploaded again in between. It takes about three seconds; later flushes wait
+meanwhile. After that, the log does not end where this leader believes."""
 
 
 class Outcomes(Protocol):
@@ -114,8 +116,9 @@ class Committer:
             placed = await self._upload(large, small)
             await turn.wait()
             tries = 0
+            not_yet: Counter[PartitionKey] = Counter()
             while placed:
-                stale = await self._commit(placed)
+                stale = await self._commit(placed, not_yet)
                 # R11: a definite refusal that is no fence: the same batches again, at the same offsets.
                 placed = await self._upload_again(stale, tries) if stale else []
                 tries += 1
@@ -189,18 +192,17 @@ class Committer:
         for state in states:
             self.stamps.rise_to(state.gc_horizon_ms)
 
-    async def _commit(self, placed: Sequence[Placed]) -> list[Chunk]:
-        """Returns the chunks whose object had become too old."""
+    async def _commit(self, placed: Sequence[Placed], not_yet: Counter[PartitionKey]) -> list[Chunk]:
+        """Returns the chunks whose object had become too old. ``not_yet`` counts that verdict for the whole flush."""
         alive = [each for each in placed if each.chunk.partition.phase is not Phase.DROPPED]
         if not alive:
             return []
         append_id = AppendId(self.randomness.uuid())
         slices = [each.slice for each in alive]
         stale: list[Chunk] = []
-        tries = 0
         while alive:
             outcomes = {outcome.key: outcome for outcome in await self.commit_slices(append_id, slices)}
-            not_yet: list[Placed] = []
+            postponed: list[Placed] = []
             for each in alive:
                 outcome = outcomes[each.slice.key]
                 if each.chunk.partition.phase is Phase.DROPPED:
@@ -210,15 +212,15 @@ class Committer:
                     await self._free(each.chunk)
                 elif outcome.verdict is Verdict.STALE_OBJECT:
                     stale.append(each.chunk)
-                elif outcome.verdict is Verdict.NOT_YET and tries < NOT_YET_TRIES:
-                    not_yet.append(each)  # R10: no reason to tear down; the identical commit again
+                elif outcome.verdict is Verdict.NOT_YET and not_yet[each.slice.key] < NOT_YET_TRIES:
+                    not_yet[each.slice.key] += 1
+                    postponed.append(each)  # R10: no reason to tear down; the identical commit again
                 else:
                     self.outcomes.refused(each.chunk, outcome)
-            alive = not_yet
+            alive = postponed
             if alive:
-                tries += 1
                 self.health.commits_retried += 1
-                await self.back_off(tries)
+                await self.back_off(max(not_yet[each.slice.key] for each in alive))
         return stale
 
     async def _free(self, chunk: Chunk) -> None:

@@ -1,0 +1,44 @@
+"""Connections between clients and agents keep the order that TCP keeps."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from streamhouse.testing.sim.agent import Parts, SimAgent
+from streamhouse.testing.sim.connections import Connection, Unanswered, Unreachable
+from streamhouse.testing.sim.dice import Dice
+from streamhouse.testing.sim.loop import SimLoop
+from streamhouse.testing.sim.scenario import draw_scenario
+from streamhouse.testing.sim.world import World
+
+
+def answered(seed: int) -> list[bool]:
+    """Which of five requests, sent at once on one connection that loses answers, were answered."""
+    loop = SimLoop(Dice(seed))
+    world = World(loop, Dice(seed), replace(draw_scenario(seed), lost_answers=0.3, stalls=0.0))
+    agent = world.agents[0]
+    agent.lane = loop.lane(agent.name)
+    agent.parts = object.__new__(Parts)  # the agent runs; these requests do not look at it
+    connection = Connection(world, Dice(seed), agent)
+    found: list[bool] = []
+
+    async def serve(server: SimAgent, connection: Connection) -> None:
+        return None
+
+    async def main() -> None:
+        requests = [connection.ask(serve, timeout_ms=100) for _ in range(5)]
+        outcomes = await asyncio.gather(*requests, return_exceptions=True)
+        assert all(outcome is None or isinstance(outcome, Unanswered | Unreachable) for outcome in outcomes)
+        found.extend(outcome is None for outcome in outcomes)
+
+    loop.simulate(main())
+    return found
+
+
+def test_no_answer_arrives_behind_a_lost_one() -> None:
+    """A client that missed the answer of one batch must not hear what became of its followers."""
+    runs = [answered(seed) for seed in range(100)]
+    assert sum(any(run) and not all(run) for run in runs) > 10, "answers were lost behind others that arrived"
+    for run in runs:
+        assert run == sorted(run, reverse=True)
