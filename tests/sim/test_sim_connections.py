@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from streamhouse.testing.sim.agent import Parts, SimAgent
-from streamhouse.testing.sim.connections import Connection, Unanswered, Unreachable
-from streamhouse.testing.sim.dice import Dice
-from streamhouse.testing.sim.loop import SimLoop
-from streamhouse.testing.sim.scenario import draw_scenario
-from streamhouse.testing.sim.world import World
+from simulator.agent import Parts, SimAgent
+from simulator.connections import Connection, Unanswered, Unreachable
+from simulator.dice import Dice
+from simulator.loop import SimLoop
+from simulator.scenario import draw_scenario
+from simulator.world import World
 
 
 def answered(seed: int) -> list[bool]:

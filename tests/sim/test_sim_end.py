@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from streamhouse.testing.sim.agent import SimAgent
-from streamhouse.testing.sim.errands import Errands
-from streamhouse.testing.sim.history import Write
-from streamhouse.testing.sim.run import Outcome, run_seed
-from streamhouse.testing.sim.scenario import Scenario, draw_scenario
-from streamhouse.testing.sim.world import World, key_of
-
+from simulator.agent import SimAgent
+from simulator.errands import Errands
+from simulator.history import Write
+from simulator.run import Outcome, run_seed
+from simulator.scenario import Scenario, draw_scenario
+from simulator.world import World, key_of
 from streamhouse.metadata.contract import Durability
 from streamhouse.wire.records import Record, build_batch
 
