@@ -16,7 +16,7 @@ from streamhouse import StreamHouse
 from streamhouse.app.log_parts import recovery_line
 from streamhouse.log.wal.recovery import Recovered
 
-MESSAGES = (Path(__file__).parents[2] / "docs" / "wal.md").read_text().partition("\n## What it says\n")[2]
+MESSAGES = (Path(__file__).parents[2] / "docs" / "wal.md").read_text().partition("\n## Messages\n")[2]
 
 
 def found(*, frames: int = 0, size: int = 0, files: int = 1, torn: int = 0, discarded: int = 0) -> Recovered:

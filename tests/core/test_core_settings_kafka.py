@@ -61,9 +61,9 @@ def test_each_listener_has_its_own_advertised_address() -> None:
         kafka(listen="127.0.0.1:9092,127.0.0.1:9093", advertised="localhost:9092")
 
 
-def test_a_broker_without_an_agent_is_refused() -> None:
-    with pytest.raises(InvalidSetting, match="embedded_agent"):
-        resolve(flags={"kafka.enabled": True, "embedded_agent": False}).require()
+def test_a_server_without_an_agent_may_have_a_kafka_port() -> None:
+    settings = resolve(flags={"kafka.enabled": True, "embedded_agent": False}).require().settings
+    assert (settings.kafka.enabled, settings.embedded_agent) == (True, False)
 
 
 @pytest.mark.parametrize("value", ["0", "many", True, 1.5, "1e3"])

@@ -16,6 +16,7 @@ import signal
 import time
 from collections.abc import Callable
 from functools import wraps
+from inspect import getattr_static
 from typing import Any, Final
 
 from streamhouse.log.wal import opening
@@ -113,12 +114,11 @@ class Traps:
         setattr(owner, name, outer)
 
     def _around_async(self, owner: type, name: str, point: str) -> None:
-        inner = getattr(owner, name)
+        inner = getattr_static(owner, name)  # a function, or a descriptor that makes one
 
-        @wraps(inner)
-        async def outer(*args: Any, **kwargs: Any) -> Any:
+        async def outer(subject: Any, *args: Any, **kwargs: Any) -> Any:
             self.reached(f"{point}.before")
-            result = await inner(*args, **kwargs)
+            result = await inner.__get__(subject, owner)(*args, **kwargs)
             self.reached(f"{point}.after")
             return result
 

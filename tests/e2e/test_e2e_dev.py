@@ -81,7 +81,7 @@ async def test_r23_a_metadata_store_that_does_not_fit_the_wal_ends_the_start_and
         (error,) = [line for line in process.output().splitlines() if line.startswith("error: ")]
         assert "orders/0: the metadata store says that the log ends at offset 1" in error
         assert "3 records at offsets 0 to 2" in error
-        assert "bring back the metadata store" in process.output()
+        assert "restore the metadata store" in process.output()
 
         set_watermark(database, 0)
         await node.up()

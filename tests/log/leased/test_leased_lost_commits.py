@@ -87,7 +87,7 @@ async def test_r23_a_leader_that_was_alive_opens_its_partition_again_and_says_wh
         for each in waiting:
             with pytest.raises(NotLeader):
                 await each.done
-        with caplog.at_level(logging.ERROR), pytest.raises(NotLeader, match="opened anew"):
+        with caplog.at_level(logging.ERROR), pytest.raises(NotLeader, match="opened again"):
             await lead_again(node, topic, 1)
         (alarm,) = [record.getMessage() for record in caplog.records if "lost_commits" in record.name]
         assert "orders/0: the metadata store says that the log ends at offset 4" in alarm
@@ -167,7 +167,7 @@ async def test_r23_a_store_that_lost_leaderships_too_is_led_at_epochs_above_the_
         await lose(stage.cluster, key, from_offset=0, from_epoch=3)
 
         again = await stage.node()
-        with pytest.raises(NotLeader, match="opened anew"):
+        with pytest.raises(NotLeader, match="opened again"):
             await again.lead(topic)
         lease = await again.lead(topic)
         assert lease.epoch > 6
