@@ -277,7 +277,7 @@ class NotYetAndStale:
 async def test_r10_not_yet_counts_on_when_the_object_is_uploaded_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commit, "_FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(commit, "_BACKOFF", Backoff(first_ms=1, longest_ms=1))
     async with Stage(tmp_path) as stage:
         topic = await stage.cluster.topic()
         metadata = NotYetAndStale(stage.cluster.metadata)
