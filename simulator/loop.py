@@ -96,7 +96,7 @@ class Lane:
         self.loop.wake(self)
 
     def kill(self) -> None:
-        """From now on nothing of it runs. What it sent still arrives."""
+        """Ends the process: none of its code runs any more. Messages that it has sent still arrive."""
         self.alive = False
 
 

@@ -276,7 +276,7 @@ MUTANTS = (
     Mutant(
         name="no local deadline",
         rule="R20",
-        story="a leader takes writes until it is told that it does not lead any more",
+        story="a leader takes writes until it hears from the store that its lease has ended",
         shows_as=frozenset({Kind.STALE_LEADER}),
         breaks=_no_local_deadline,
         applies=_fleet,

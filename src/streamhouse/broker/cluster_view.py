@@ -235,7 +235,7 @@ class ClusterView:
         return error
 
     def find(self, ref: TopicRef) -> Topic | None:
-        """From memory, by name or id."""
+        """The topic with this name or id, if this agent knows it."""
         return self._names.get(ref) if isinstance(ref, str) else self._ids.get(TopicId(ref))
 
     def topics(self) -> list[Topic]:
@@ -243,11 +243,12 @@ class ClusterView:
         return [self._names[name] for name in sorted(self._names)]
 
     async def look_up(self, ref: TopicRef) -> Topic | None:
-        """From memory, else from the store, by name or id."""
+        """The topic with this name or id. Reads the store if this agent does not know it."""
         return await (self.find_topic(ref) if isinstance(ref, str) else self.find_topic_by_id(TopicId(ref)))
 
     async def find_topic(self, name: str) -> Topic | None:
-        """From memory, else from the store: one that was created elsewhere a moment ago is found."""
+        """The topic with this name. Reads the store if this agent does not know it: another agent may have just
+        created it."""
         known = self._names.get(name)
         if known is None:
             with suppress(TopicNotFound):

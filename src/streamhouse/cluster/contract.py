@@ -77,7 +77,7 @@ class Timings:
     renew_interval_ms: int
     assign_interval_ms: int
     transfer_timeout_ms: int
-    """From initiating a transfer until it must be complete. The target has a quarter of it to accept."""
+    """A transfer must be complete this long after it was initiated. The target has a quarter of it to accept."""
     margin_ms: int
     """This agent counts a lease as expired so much earlier than the store, because clocks run at different speeds."""
 

@@ -83,7 +83,8 @@ class Departure:
                 self._holdings.end(leadership, Loss.STOPPED)
 
     async def _announce(self) -> None:
-        """From now on the others leave this agent out of their rings, and so agree on the next leader of each lease."""
+        """Makes the other agents leave this one out of their rings, so that they agree on the next leader of each
+        lease."""
         leaving = replace(self._info, metadata={**self._info.metadata, DRAINING: True})
         await self._calls.once(partial(self._metadata.register_agent, leaving))
         await self._reconciler.see_agents()

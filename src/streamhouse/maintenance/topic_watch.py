@@ -36,7 +36,7 @@ class TopicWatch:
         await self._loops.close()
 
     async def get(self, topic_id: TopicId) -> Topic:
-        """From memory if it is known, else from the store. Raises TopicNotFound."""
+        """The topic with this id. Reads the store if this agent does not know it. Raises TopicNotFound."""
         if topic_id not in self._topics:
             self._take(await self._metadata.list_topics())
         if topic_id not in self._topics:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from contextlib import suppress
 from typing import Any, TypeVar
 from uuid import UUID
 
+from slot_view import Guard, SlotView
 from streamhouse.broker.groups.contract import (
     ConsumerHeartbeat,
     ConsumerHeartbeatResult,
@@ -19,7 +19,6 @@ from streamhouse.broker.groups.contract import (
 from streamhouse.broker.groups.coordinator import GroupCoordinator
 from streamhouse.broker.groups.offsets import CommitRequest, Outcomes
 from streamhouse.broker.groups.options import GroupOptions
-from streamhouse.broker.nodes import Node
 from streamhouse.broker.slots.slots import Slots
 from streamhouse.core.clock import ManualClock
 from streamhouse.core.errors import StreamHouseError
@@ -43,38 +42,13 @@ SLOT = slot_of(GROUP)
 PATIENCE_S = 10.0
 
 
-class View:
+class View(SlotView):
     """The topics, as a cluster view would have them, and what a test says of slots."""
 
     def __init__(self, store: MetadataStore) -> None:
+        super().__init__()
         self._store = store
         self._known: list[Topic] = []
-        self.me: Node | None = Node(node_id=1, agent_id="me", host="here", port=1, rack="")
-        self.leaving: set[SlotKey] = set()
-        self.holders: dict[SlotKey, Node] = {}
-        self.in_store: dict[SlotKey, Node] = {}
-        """Who holds slots by the store's word; known here after a look."""
-        self.looks = 0
-        self._changed = asyncio.Event()
-
-    def coordinator(self, slot: SlotKey) -> Node | None:
-        return self.me if slot in self.leaving else self.holders.get(slot)
-
-    def leaving_epoch(self, slot: SlotKey) -> int | None:
-        return 1 if slot in self.leaving else None
-
-    async def look_at_slots(self) -> None:
-        self.looks += 1
-        self.holders = dict(self.in_store)
-
-    async def wait_changed(self, timeout_s: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._changed.wait()
-
-    def announce(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
 
     def topics(self) -> list[Topic]:
         return self._known
@@ -82,14 +56,6 @@ class View:
     async def all_topics(self) -> list[Topic]:
         self._known = await self._store.list_topics()
         return self._known
-
-
-class Guard:
-    def __init__(self) -> None:
-        self.held = True
-
-    def valid(self) -> bool:
-        return self.held
 
 
 class Agent:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from slot_stage import ME, OTHER, SLOT, View
+from slot_stage import OTHER, SLOT
 
+from slot_view import ME, SlotView
 from streamhouse.broker.nodes import Node
 from streamhouse.broker.slots.coordinators import Coordinators
 from streamhouse.core.errors import MetadataUnavailable
@@ -15,7 +16,7 @@ from streamhouse.metadata.contract import SlotKey
 
 class Case:
     def __init__(self) -> None:
-        self.view = View()
+        self.view = SlotView()
         self.served: set[SlotKey] = set()
         self.opening: set[SlotKey] = set()
         self.taking_over: set[SlotKey] = set()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from slot_stage import SLOT, Guard, User, View, lease
+from slot_stage import SLOT, User, lease
 
+from slot_view import Guard, SlotView
 from streamhouse.broker.slots import slots as slots_module
 from streamhouse.broker.slots.slots import Slots
 from streamhouse.core.errors import (
@@ -21,7 +22,7 @@ from streamhouse.metadata.contract import SlotKey
 
 class Case:
     def __init__(self, **options: int) -> None:
-        self.view = View()
+        self.view = SlotView()
         self.guard = Guard()
         self.dropped: list[SlotKey] = []
         self.opening: set[SlotKey] = set()

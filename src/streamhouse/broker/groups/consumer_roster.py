@@ -128,7 +128,7 @@ class ConsumerRoster:
     def hold(
         self, member: ConsumerMember, *, assigned: frozenset[PartitionKey], revoking: frozenset[PartitionKey]
     ) -> None:
-        """From now on the member holds these partitions and no others."""
+        """Replaces the partitions that the member holds."""
         before, after = member.assigned | member.revoking, assigned | revoking
         for key in before - after:
             del self._holder[key]

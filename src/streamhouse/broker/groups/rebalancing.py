@@ -7,8 +7,9 @@
                                      │                                                         ▼
                                      └── join, leave, expiry, leader joins again ◄────────── STABLE
 
-A generation begins where PREPARING_REBALANCE ends. It is saved before any member is told of it, and once more with the
-assignment. So another coordinator can continue from either point without a rebalance, and no generation is given twice.
+A generation begins where PREPARING_REBALANCE ends. It is saved before any member gets its number, and once more with
+the assignment. So another coordinator can continue from either point without a rebalance, and no generation is given
+twice.
 """
 
 from __future__ import annotations

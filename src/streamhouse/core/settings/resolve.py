@@ -1,4 +1,4 @@
-"""From raw values to Settings: flags > environment > file > defaults. Finds all problems at once. Also lists the
+"""Resolves raw values to Settings: flags > environment > file > defaults. Finds all problems at once. Also lists the
 result.
 
 Pure: the environment, the parsed file and the working directory are passed in. A default is, in this order, the one for

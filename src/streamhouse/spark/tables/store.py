@@ -114,8 +114,8 @@ class TableStore(ABC):
 
     @abstractmethod
     def raise_horizon(self, before_ms: int) -> int:
-        """From now on, no file made before ``before_ms`` can be committed, and versions replaced before it are removed.
-        Returns how many.
+        """Forbids commits of files made before ``before_ms``, and removes the versions that were replaced before it.
+        Returns how many it removed.
         """
 
     @abstractmethod
