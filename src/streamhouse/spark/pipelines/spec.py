@@ -41,7 +41,7 @@ class OutputMode(StrEnum):
     COMPLETE = "complete"
 
 
-class WriteMode(StrEnum):
+class TargetMode(StrEnum):
     INSERT = "insert"
     UPSERT = "upsert"
 
@@ -107,7 +107,7 @@ class PostgresTarget:
     url: str = field(repr=False)
     """May contain ${NAME}, taken from the runner's environment, so that no password is stored."""
     table: str
-    mode: WriteMode = WriteMode.INSERT
+    mode: TargetMode = TargetMode.INSERT
     key: tuple[str, ...] = ()
     """The columns by which an upsert finds a row."""
     order_by: str | None = None
