@@ -80,6 +80,8 @@ def read(kind: type[D], document: object) -> tuple[D | None, list[Problem]]:
 
 def _value(kind: Any, value: Any, path: Path, problems: list[Problem]) -> Any:
     """None if there were problems."""
+    if value is None and NoneType in get_args(kind):
+        return None
     base, rule = _unwrapped(kind)
     count = len(problems)
     try:
@@ -99,11 +101,11 @@ def _value(kind: Any, value: Any, path: Path, problems: list[Problem]) -> Any:
 
 
 def _document(kind: type[D], value: Any, path: Path, problems: list[Problem]) -> D | None:
-    given, fields = _items(value), {field.name: field for field in msgspec.structs.fields(kind)}
+    given, fields = _items(value), {field.encode_name: field for field in msgspec.structs.fields(kind)}
     found, count = dict[str, Any](), len(problems)
     for name, field in fields.items():
         if given.get(name) is not None:
-            found[name] = _value(field.type, given[name], (*path, name), problems)
+            found[field.name] = _value(field.type, given[name], (*path, name), problems)
         elif field.required:
             problems.append(Problem(path=path, message=f"{name} is missing", hint=_unwrapped(field.type)[1].example))
     for name in [name for name in given if name not in fields]:

@@ -14,15 +14,15 @@ import msgspec
 from msgspec import Meta
 
 from streamhouse.core.errors import ConfigError, InvalidSetting
-from streamhouse.core.ids import check_topic_name
 from streamhouse.core.limits import MAX_DEFINITION_BYTES
 from streamhouse.core.suggest import did_you_mean
 from streamhouse.core.units import parse_duration
-from streamhouse.spark.address import is_address_option
 from streamhouse.spark.definitions.documents import Document, Problem, Rule, Text, read
 from streamhouse.spark.pipelines.spec import (
     BadRecords,
+    Flag,
     Format,
+    Options,
     OutputMode,
     PipelineSpec,
     PostgresTarget,
@@ -31,24 +31,16 @@ from streamhouse.spark.pipelines.spec import (
     TargetKind,
     TargetMode,
     TargetSpec,
+    TopicName,
     TopicTarget,
     Watermark,
 )
 
 MAX_SOURCES: Final = 64
 """Topics of one pipeline: before each batch, Spark asks every source for its latest offsets, one after the other."""
-MAX_COLUMNS: Final = 1_600
-"""The most columns that a row of PostgreSQL can have."""
 
 _NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?", re.ASCII)
 _VIEW: Final = r"^[A-Za-z_][A-Za-z0-9_]{0,127}\Z"
-_DELAY: Final = r"^[0-9]+(\.[0-9]+)? *[a-zA-Z]+( +[0-9]+ *[a-zA-Z]+)*\Z"
-_TABLE: Final = r"^([A-Za-z_][A-Za-z0-9_$]{0,62}\.)?[A-Za-z_][A-Za-z0-9_$]{0,62}\Z"
-_RESERVED_OPTIONS: Final = frozenset(
-    {"subscribe", "subscribepattern", "assign", "startingoffsets", "kafka.group.id", "columns", "topic"}
-    | {"txnappid", "txnversion", "includeheaders", "startingtimestamp", "startingoffsetsbytimestamp"}
-)
-"""Options that the pipeline itself sets."""
 
 
 def check_pipeline_name(name: str) -> str:
@@ -80,17 +72,6 @@ def load_pipeline(document: object) -> PipelineSpec:
 # Short forms and checks of single values.
 
 
-def _check_option(name: str) -> None:
-    if name.lower() in _RESERVED_OPTIONS:
-        raise InvalidSetting("is set by the pipeline itself", hint="remove it")
-    if is_address_option(name):
-        raise InvalidSetting("is the runner's own setting", hint="a pipeline runs where its topics are")
-
-
-def _flag_as_text(value: Any) -> Any:
-    return str(value).lower() if isinstance(value, bool) else value
-
-
 def _sources_by_view(given: Any) -> Any:
     """``orders, bills`` and ``[orders, bills]`` name topics. Their views have the same names, as far as SQL allows."""
     if isinstance(given, str):
@@ -115,26 +96,15 @@ def _watermark_of(given: Any) -> Any:
     return {"column": column.strip(), "delay": delay.strip()}
 
 
-def _names(given: Any) -> Any:
-    """A list, or names with commas between them."""
-    if isinstance(given, str):
-        given = given.split(",")
-    return [each.strip() if isinstance(each, str) else each for each in given] if isinstance(given, list) else given
+def _with_mode(given: Any) -> Any:
+    """Rows with a key are upserted unless the document says otherwise."""
+    if not isinstance(given, Mapping) or given.get("mode") is not None:
+        return given
+    return {**given, "mode": TargetMode.UPSERT if given.get("key") else TargetMode.INSERT}
 
 
-def _check_no_twins(names: tuple[str, ...]) -> None:
-    if len(set(names)) != len(names):
-        raise InvalidSetting("names a column twice")
-
-
-def _check_url(url: str) -> None:  # its message does not show the URL, which may contain a password
-    if not re.match(r"postgres(ql)?://", url):
-        raise InvalidSetting("is not a postgresql:// address")
-
-
-def _check_absolute(path: str) -> None:
-    if "://" not in path and not path.startswith("/"):
-        raise InvalidSetting("is not absolute: the runner may be elsewhere", hint="path: /data/orders, or s3://…")
+def _topic_of(given: Any) -> Any:
+    return {"name": given} if isinstance(given, str) else given
 
 
 def _check_one_target(given: Any) -> Any:
@@ -164,31 +134,20 @@ def _trigger(text: str | None) -> tuple[int | None, bool]:
 # The keys of a document.
 
 _TARGET_EXAMPLE: Final = "target: {topic: out}, or {postgres: {url: …, table: …}}, or {table: {format: …, path: …}}"
-_WATERMARK_RULE: Final = Rule(example="watermark: {column: at, delay: 10 minutes}", wrong="is not an interval")
 _VIEW_RULE: Final = Rule(example="letters, digits and '_', not a digit first", wrong="is not a name that SQL can use")
-_TABLE_RULE: Final = Rule(example="table: public.orders_per_minute", wrong="is not a name of a table")
 _SOURCES_RULE: Final = Rule(
     example="sources: {orders: {topic: orders}}, or just [orders]", before=_sources_by_view, check=_check_source_count
 )
 
-_TopicName = Annotated[Text, Rule(example="target: {topic: out}", check=check_topic_name)]
-_Flag = Annotated[bool, Rule(example="write true or false")]
-_Options = dict[Annotated[str, Rule(check=_check_option)], Annotated[Text, Rule(before=_flag_as_text)]]
-
-
-class _Watermark(Document, frozen=True, kw_only=True):
-    column: Annotated[Text, _WATERMARK_RULE]
-    delay: Annotated[str, Meta(min_length=1, max_length=4_096, pattern=_DELAY), _WATERMARK_RULE]
-
 
 class _Source(Document, frozen=True, kw_only=True):
-    topic: _TopicName | None = None
+    topic: TopicName | None = None
     schema: Annotated[str, Meta(min_length=1, max_length=64 * 1024)] | None = None
     format: Format | None = None
-    watermark: Annotated[_Watermark, Rule(before=_watermark_of)] | None = None
+    watermark: Annotated[Watermark, Rule(before=_watermark_of)] | None = None
     starting: Literal["earliest", "latest"] = "earliest"
     bad_records: BadRecords = BadRecords.FAIL
-    options: _Options = msgspec.field(default_factory=dict)
+    options: Options = msgspec.field(default_factory=dict)
 
     def chosen_format(self) -> Format:
         return self.format or (Format.TEXT if self.schema is None else Format.JSON)
@@ -200,48 +159,15 @@ class _Source(Document, frozen=True, kw_only=True):
             yield Problem(path=("format",), message=said, hint='schema: "id BIGINT, amount DOUBLE, at TIMESTAMP"')
 
 
-class _Topic(Document, frozen=True, kw_only=True):
-    name: _TopicName
-    options: _Options = msgspec.field(default_factory=dict)
-
-
-class _Postgres(Document, frozen=True, kw_only=True):
-    url: Annotated[Text, Rule(example="url: postgresql://user:${PGPASSWORD}@host/database", check=_check_url)]
-    table: Annotated[str, Meta(pattern=_TABLE), _TABLE_RULE]
-    mode: TargetMode | None = None
-    key: Annotated[
-        tuple[Text, ...],
-        Meta(max_length=MAX_COLUMNS),
-        Rule(example="key: [minute, product]", before=_names, check=_check_no_twins),
-    ] = ()
-    order_by: Text | None = None
-    create: _Flag = True
-
-    def chosen_mode(self) -> TargetMode:
-        return self.mode or (TargetMode.UPSERT if self.key else TargetMode.INSERT)
-
-    def contradictions(self) -> Iterator[Problem]:
-        if (self.chosen_mode() is TargetMode.UPSERT) != bool(self.key):
-            said = "an insert has no key" if self.key else "an upsert needs a key"
-            yield Problem(path=("mode",), message=said, hint="key: [minute, product]")
-        if self.order_by is not None and not self.key:
-            said = "chooses between rows of one key, and there is no key"
-            yield Problem(path=("order_by",), message=said, hint="set key, or remove order_by")
-
-
-class _Table(Document, frozen=True, kw_only=True):
-    format: Annotated[Literal["parquet", "iceberg", "delta"], Rule(example="format: delta")]
-    path: Annotated[Text, Rule(example="path: /data/orders", check=_check_absolute)]
-    partition_by: Text = "none"
-    options: _Options = msgspec.field(default_factory=dict)
-
-
 class _Target(Document, frozen=True, kw_only=True):
-    topic: Annotated[_Topic, Rule(before=lambda given: {"name": given} if isinstance(given, str) else given)] | None = (
-        None
-    )
-    postgres: _Postgres | None = None
-    table: _Table | None = None
+    topic: Annotated[TopicTarget, Rule(before=_topic_of)] | None = None
+    postgres: Annotated[PostgresTarget, Rule(before=_with_mode)] | None = None
+    table: TableTarget | None = None
+
+    def chosen(self) -> TargetSpec:
+        chosen = self.topic or self.postgres or self.table
+        assert chosen is not None, "_check_one_target"
+        return chosen
 
 
 class _Pipeline(Document, frozen=True, kw_only=True):
@@ -251,7 +177,7 @@ class _Pipeline(Document, frozen=True, kw_only=True):
     target: Annotated[_Target, Rule(example=_TARGET_EXAMPLE, before=_check_one_target)]
     output_mode: OutputMode = OutputMode.APPEND
     trigger: Annotated[Text, Rule(check=_trigger)] | None = None
-    isolated: _Flag = False
+    isolated: Flag = False
 
     def contradictions(self) -> Iterator[Problem]:
         if self.output_mode is OutputMode.APPEND:
@@ -273,7 +199,7 @@ def _pipeline(found: _Pipeline) -> PipelineSpec:
         name=found.name,
         sources=tuple(_source(view, source or _Source()) for view, source in found.sources.items()),
         sql=found.sql.strip().rstrip(";").strip(),
-        target=_target(found.target),
+        target=found.target.chosen(),
         output_mode=found.output_mode,
         trigger_ms=trigger_ms,
         available_now=available_now,
@@ -282,26 +208,13 @@ def _pipeline(found: _Pipeline) -> PipelineSpec:
 
 
 def _source(view: str, found: _Source) -> SourceSpec:
-    mark = found.watermark
     return SourceSpec(
         view=view,
         topic=found.topic or view,
         format=found.chosen_format(),
         schema=found.schema,
-        watermark=None if mark is None else Watermark(column=mark.column, delay=mark.delay),
+        watermark=found.watermark,
         starting=found.starting,
         bad_records=found.bad_records,
         options=found.options,
     )
-
-
-def _target(found: _Target) -> TargetSpec:
-    if found.topic is not None:
-        return TopicTarget(topic=found.topic.name, options=found.topic.options)
-    if (to := found.postgres) is not None:
-        return PostgresTarget(
-            url=to.url, table=to.table, mode=to.chosen_mode(), key=to.key, order_by=to.order_by, create=to.create
-        )
-    assert found.table is not None, "_check_one_target"
-    table = found.table
-    return TableTarget(format=table.format, path=table.path, partition_by=table.partition_by, options=table.options)
