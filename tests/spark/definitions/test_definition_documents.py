@@ -11,7 +11,7 @@ import pytest
 from msgspec import Meta
 
 from streamhouse.core.errors import InvalidSetting
-from streamhouse.spark.definitions.documents import Document, Problem, Rule, Text, read
+from streamhouse.spark.definitions.documents import Document, KeyRule, Problem, Text, read
 
 
 class Colour(StrEnum):
@@ -30,12 +30,12 @@ class Inner(Document, frozen=True, kw_only=True):
 
 
 class Outer(Document, frozen=True, kw_only=True):
-    name: Annotated[Text, Rule(example="name: x", check=no_ghosts)]
-    code: Annotated[str, Meta(pattern=r"^[a-z]+\Z"), Rule(example="code: abc", wrong="is no code")] = "abc"
+    name: Annotated[Text, KeyRule(example="name: x", check=no_ghosts)]
+    code: Annotated[str, Meta(pattern=r"^[a-z]+\Z"), KeyRule(example="code: abc", wrong="is no code")] = "abc"
     inner: (
-        Annotated[Inner, Rule(before=lambda given: {"colour": given} if isinstance(given, str) else given)] | None
+        Annotated[Inner, KeyRule(before=lambda given: {"colour": given} if isinstance(given, str) else given)] | None
     ) = None
-    many: dict[Annotated[str, Rule(check=no_ghosts)], Inner | None] = msgspec.field(default_factory=dict)
+    many: dict[Annotated[str, KeyRule(check=no_ghosts)], Inner | None] = msgspec.field(default_factory=dict)
     renamed: bool = msgspec.field(default=False, name="re-named")
 
     def contradictions(self) -> Iterator[Problem]:

@@ -2,12 +2,12 @@
 
 msgspec stops at the first error and names types of its own. The author of a file wants to see every mistake at once,
 each with the path of its key (``target.postgres.key``) and what to write instead. So ``read`` walks through the structs
-itself, and msgspec converts each single value: strictly, with the constraints of its ``Meta``. A ``Rule`` beside the
+itself, and msgspec converts each single value: strictly, with the constraints of its ``Meta``. A ``KeyRule`` beside the
 ``Meta`` adds what msgspec cannot say:
 
     class Watermark(Document):
-        column: Annotated[Text, Rule(example="column: at")]
-        delay: Annotated[Text, Meta(pattern=r"^[0-9]+ [a-z]+$"), Rule(example="delay: 10 minutes")]
+        column: Annotated[Text, KeyRule(example="column: at")]
+        delay: Annotated[Text, Meta(pattern=r"^[0-9]+ [a-z]+$"), KeyRule(example="delay: 10 minutes")]
 
 A key without a value (null) counts as not given. A number is taken for text: YAML reads ``name: 2026`` as a number. The
 words of an enum or a ``Literal`` may be written in capitals.
@@ -55,7 +55,7 @@ D = TypeVar("D", bound=Document)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class KeyRule:
     """``before`` and ``check`` may raise ConfigError or InvalidRequest."""
 
     example: str = ""
@@ -68,7 +68,7 @@ class Rule:
     """Called with the converted value."""
 
 
-_NO_RULE: Final = Rule()
+_NO_RULE: Final = KeyRule()
 
 
 def read(kind: type[D], document: object) -> tuple[D | None, list[Problem]]:
@@ -133,7 +133,7 @@ def _items(value: Any) -> dict[str, Any]:
     return {str(name): each for name, each in value.items()}
 
 
-def _leaf(kind: Any, base: Any, value: Any, rule: Rule) -> Any:
+def _leaf(kind: Any, base: Any, value: Any, rule: KeyRule) -> Any:
     choices = _choices(base)
     if (base is str or choices) and isinstance(value, int | float) and not isinstance(value, bool):
         value = str(value)
@@ -157,13 +157,13 @@ def _choices(base: Any) -> list[str]:
     return [each.value for each in base] if isinstance(base, type) and issubclass(base, StrEnum) else []
 
 
-def _unwrapped(kind: Any) -> tuple[Any, Rule]:
+def _unwrapped(kind: Any) -> tuple[Any, KeyRule]:
     """The type without ``| None`` and ``Annotated``, and its rule."""
     rule = _NO_RULE
     while True:
         if get_origin(kind) is Annotated:
             kind, *notes = get_args(kind)
-            rule = next((note for note in reversed(notes) if isinstance(note, Rule)), rule)
+            rule = next((note for note in reversed(notes) if isinstance(note, KeyRule)), rule)
         elif get_origin(kind) in (Union, UnionType):
             (kind,) = (each for each in get_args(kind) if each is not NoneType)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from streamhouse.spark.definitions.catalog import Kind, Stored
+from streamhouse.spark.definitions.catalog import DefinitionKind, Stored
 from streamhouse.spark.pipelines.parsing import load_pipeline
 from streamhouse.spark.pipelines.spec import PipelineSpec
 
@@ -23,4 +23,4 @@ def _read(name: str, document: Mapping[str, Any]) -> tuple[PipelineSpec, int]:
     return load_pipeline(document["spec"]), int(document["generation"])
 
 
-PIPELINES: Final = Kind(name="pipeline", checkpoints="", write=_write, read=_read)
+PIPELINES: Final = DefinitionKind(name="pipeline", checkpoints="", write=_write, read=_read)

@@ -17,7 +17,7 @@ from streamhouse.core.errors import ConfigError, InvalidSetting
 from streamhouse.core.limits import MAX_DEFINITION_BYTES
 from streamhouse.core.suggest import did_you_mean
 from streamhouse.core.units import parse_duration
-from streamhouse.spark.definitions.documents import Document, Problem, Rule, Text, read
+from streamhouse.spark.definitions.documents import Document, KeyRule, Problem, Text, read
 from streamhouse.spark.pipelines.spec import (
     BadRecords,
     Flag,
@@ -134,8 +134,10 @@ def _trigger(text: str | None) -> tuple[int | None, bool]:
 # The keys of a document.
 
 _TARGET_EXAMPLE: Final = "target: {topic: out}, or {postgres: {url: …, table: …}}, or {table: {format: …, path: …}}"
-_VIEW_RULE: Final = Rule(example="letters, digits and '_', not a digit first", wrong="is not a name that SQL can use")
-_SOURCES_RULE: Final = Rule(
+_VIEW_RULE: Final = KeyRule(
+    example="letters, digits and '_', not a digit first", wrong="is not a name that SQL can use"
+)
+_SOURCES_RULE: Final = KeyRule(
     example="sources: {orders: {topic: orders}}, or just [orders]", before=_sources_by_view, check=_check_source_count
 )
 
@@ -144,7 +146,7 @@ class _Source(Document, frozen=True, kw_only=True):
     topic: TopicName | None = None
     schema: Annotated[str, Meta(min_length=1, max_length=64 * 1024)] | None = None
     format: Format | None = None
-    watermark: Annotated[Watermark, Rule(before=_watermark_of)] | None = None
+    watermark: Annotated[Watermark, KeyRule(before=_watermark_of)] | None = None
     starting: Literal["earliest", "latest"] = "earliest"
     bad_records: BadRecords = BadRecords.FAIL
     options: Options = msgspec.field(default_factory=dict)
@@ -160,8 +162,8 @@ class _Source(Document, frozen=True, kw_only=True):
 
 
 class _Target(Document, frozen=True, kw_only=True):
-    topic: Annotated[TopicTarget, Rule(before=_topic_of)] | None = None
-    postgres: Annotated[PostgresTarget, Rule(before=_with_mode)] | None = None
+    topic: Annotated[TopicTarget, KeyRule(before=_topic_of)] | None = None
+    postgres: Annotated[PostgresTarget, KeyRule(before=_with_mode)] | None = None
     table: TableTarget | None = None
 
     def chosen(self) -> TargetSpec:
@@ -171,12 +173,14 @@ class _Target(Document, frozen=True, kw_only=True):
 
 
 class _Pipeline(Document, frozen=True, kw_only=True):
-    name: Annotated[Text, Rule(example="name: orders-per-minute", check=check_pipeline_name)]
+    name: Annotated[Text, KeyRule(example="name: orders-per-minute", check=check_pipeline_name)]
     sources: Annotated[dict[Annotated[str, Meta(pattern=_VIEW), _VIEW_RULE], _Source | None], _SOURCES_RULE]
-    sql: Annotated[str, Meta(min_length=1, max_length=MAX_DEFINITION_BYTES // 2), Rule(example="sql: SELECT … FROM …")]
-    target: Annotated[_Target, Rule(example=_TARGET_EXAMPLE, before=_check_one_target)]
+    sql: Annotated[
+        str, Meta(min_length=1, max_length=MAX_DEFINITION_BYTES // 2), KeyRule(example="sql: SELECT … FROM …")
+    ]
+    target: Annotated[_Target, KeyRule(example=_TARGET_EXAMPLE, before=_check_one_target)]
     output_mode: OutputMode = OutputMode.APPEND
-    trigger: Annotated[Text, Rule(check=_trigger)] | None = None
+    trigger: Annotated[Text, KeyRule(check=_trigger)] | None = None
     isolated: Flag = False
 
     def contradictions(self) -> Iterator[Problem]:

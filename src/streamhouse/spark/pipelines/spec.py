@@ -22,7 +22,7 @@ from streamhouse.core.errors import InvalidSetting
 from streamhouse.core.ids import check_topic_name
 from streamhouse.core.urls import mask_url
 from streamhouse.spark.address import is_address_option
-from streamhouse.spark.definitions.documents import Document, Problem, Rule, Text
+from streamhouse.spark.definitions.documents import Document, KeyRule, Problem, Text
 
 MAX_COLUMNS: Final = 1_600
 """The most columns that a row of PostgreSQL can have."""
@@ -108,12 +108,13 @@ def _check_absolute(path: str) -> None:
         raise InvalidSetting("is not absolute: the runner may be elsewhere", hint="path: /data/orders, or s3://…")
 
 
-_INTERVAL: Final = Rule(example="watermark: {column: at, delay: 10 minutes}", wrong="is not an interval")
-_KEY: Final = Rule(example="key: [minute, product]", before=_names, check=_check_no_twins)
-TopicName = Annotated[Text, Rule(example="target: {topic: out}", check=check_topic_name)]
-Flag = Annotated[bool, Rule(example="write true or false")]
+_INTERVAL: Final = KeyRule(example="watermark: {column: at, delay: 10 minutes}", wrong="is not an interval")
+_KEY: Final = KeyRule(example="key: [minute, product]", before=_names, check=_check_no_twins)
+TopicName = Annotated[Text, KeyRule(example="target: {topic: out}", check=check_topic_name)]
+Flag = Annotated[bool, KeyRule(example="write true or false")]
 Options = dict[
-    Annotated[str, Rule(check=_check_option)], Annotated[Text, Rule(example="give it a value", before=_flag_as_text)]
+    Annotated[str, KeyRule(check=_check_option)],
+    Annotated[Text, KeyRule(example="give it a value", before=_flag_as_text)],
 ]
 
 
@@ -166,10 +167,10 @@ class TopicTarget(Document, frozen=True, kw_only=True):
 
 
 class PostgresTarget(Document, frozen=True, kw_only=True):
-    url: Annotated[Text, Rule(example="url: postgresql://user:${PGPASSWORD}@host/database", check=_check_url)]
+    url: Annotated[Text, KeyRule(example="url: postgresql://user:${PGPASSWORD}@host/database", check=_check_url)]
     """May contain ${NAME}, taken from the runner's environment, so that no password is stored."""
     table: Annotated[
-        str, Meta(pattern=_TABLE), Rule(example="table: public.orders_per_minute", wrong="is not a name of a table")
+        str, Meta(pattern=_TABLE), KeyRule(example="table: public.orders_per_minute", wrong="is not a name of a table")
     ]
     mode: TargetMode = TargetMode.INSERT
     key: Annotated[tuple[Text, ...], Meta(max_length=MAX_COLUMNS), _KEY] = ()
@@ -205,8 +206,8 @@ class PostgresTarget(Document, frozen=True, kw_only=True):
 class TableTarget(Document, frozen=True, kw_only=True):
     """A Parquet, Iceberg or Delta table; the options are those of ``streamhouse.spark.tables``."""
 
-    format: Annotated[Literal["parquet", "iceberg", "delta"], Rule(example="format: delta")]
-    path: Annotated[Text, Rule(example="path: /data/orders", check=_check_absolute)]
+    format: Annotated[Literal["parquet", "iceberg", "delta"], KeyRule(example="format: delta")]
+    path: Annotated[Text, KeyRule(example="path: /data/orders", check=_check_absolute)]
     partition_by: Text = "none"
     options: Options = msgspec.field(default_factory=dict)
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from streamhouse.core.errors import InvalidSetting
-from streamhouse.spark.definitions.catalog import Kind, Stored
+from streamhouse.spark.definitions.catalog import DefinitionKind, Stored
 
 DEFAULT_NAMESPACE: Final = "streamhouse"
 TIMESTAMP: Final = "_timestamp"
@@ -105,4 +105,4 @@ def _read(name: str, document: Mapping[str, Any]) -> tuple[TableSpec, int]:
         raise InvalidSetting(str(error)) from error
 
 
-TABLES: Final = Kind(name="table", checkpoints="tables/", write=_write, read=_read)
+TABLES: Final = DefinitionKind(name="table", checkpoints="tables/", write=_write, read=_read)
