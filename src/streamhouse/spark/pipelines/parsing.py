@@ -1,4 +1,4 @@
-"""From a document, written by a user or by ``to_document``, to a spec. Pure.
+"""From a document, written by a user or by ``to_document``, to a spec; and how the metadata store keeps it. Pure.
 
 The structs declare the keys of a document and what each may be. definitions/documents.py reads them and finds all
 problems in one pass, each with the path of its key, from which yaml_file.py finds the line.
@@ -17,6 +17,7 @@ from streamhouse.core.errors import ConfigError, InvalidSetting
 from streamhouse.core.limits import MAX_DEFINITION_BYTES
 from streamhouse.core.suggest import did_you_mean
 from streamhouse.core.units import parse_duration
+from streamhouse.spark.definitions.catalog import DefinitionKind, Stored
 from streamhouse.spark.definitions.documents import Document, KeyRule, Problem, Text, read
 from streamhouse.spark.pipelines.spec import (
     BadRecords,
@@ -222,3 +223,22 @@ def _source(view: str, found: _Source) -> SourceSpec:
         bad_records=found.bad_records,
         options=found.options,
     )
+
+
+# How the metadata store keeps pipelines.
+
+StoredPipeline = Stored[PipelineSpec]
+
+PROGRESS_KIND: Final = "pipeline-progress"
+"""Documents that target_topic.py keeps, one for each pipeline that writes to a topic."""
+
+
+def _write(spec: PipelineSpec, generation: int) -> Mapping[str, Any]:
+    return {"spec": spec.to_document(), "generation": generation}
+
+
+def _read(name: str, document: Mapping[str, Any]) -> tuple[PipelineSpec, int]:
+    return load_pipeline(document["spec"]), int(document["generation"])
+
+
+PIPELINES: Final = DefinitionKind(name="pipeline", checkpoints="", write=_write, read=_read)

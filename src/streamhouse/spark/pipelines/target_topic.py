@@ -26,7 +26,7 @@ from streamhouse.spark.address import StoreAddress, resolve_address
 from streamhouse.spark.connection import connect
 from streamhouse.spark.definitions.progress import Batch, BatchVerdict, Progress, decide, read_progress
 from streamhouse.spark.definitions.targets import BatchPlan, LastFailure, batch_by_batch, compute_only
-from streamhouse.spark.pipelines.catalog import PROGRESS_KIND
+from streamhouse.spark.pipelines.parsing import PROGRESS_KIND
 from streamhouse.spark.pipelines.spec import TopicTarget
 from streamhouse.spark.shim import FORMAT
 from streamhouse.spark.sink_options import check_schema

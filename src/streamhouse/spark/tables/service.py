@@ -162,7 +162,7 @@ class Tables(Service[TableSpec]):
         if not of_pipeline:
             return self._store(self.get(name))
         from streamhouse.spark.pipelines.service import Pipelines
-        from streamhouse.spark.pipelines.target_opening import open_target
+        from streamhouse.spark.pipelines.start import open_target
         from streamhouse.spark.tables.target import StoreTarget
 
         pipeline = Pipelines(self.place).get(name)
