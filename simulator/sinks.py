@@ -25,8 +25,7 @@ from streamhouse.formats.shared_blob_v1_writer import BlobWriter
 from streamhouse.metadata.contract import KAFKA_BATCHES, IntentSlice, ObjectRef, Topic
 from streamhouse.objectstore.keys import SharedBlobKey
 from streamhouse.objectstore.retries import RetryingStore
-from streamhouse.spark.sink_commit import BatchId, SinkCommit
-from streamhouse.spark.sink_shares import TopicShare
+from streamhouse.spark.sink_commit import BatchId, SinkCommit, TopicShare
 from streamhouse.wire.batch import read_header
 from streamhouse.wire.records import Record, build_batch
 

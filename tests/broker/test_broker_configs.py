@@ -11,7 +11,7 @@ import pytest
 from streamhouse import StreamHouse
 from streamhouse.broker.broker import Broker
 from streamhouse.broker.caller import Caller
-from streamhouse.broker.configs import Change, ConfigChange
+from streamhouse.broker.configs import ConfigChange, ConfigOperation
 from streamhouse.broker.topics import WantedTopic
 from streamhouse.core.errors import (
     InvalidPartitions,
@@ -40,21 +40,21 @@ async def value_of(broker: Broker, name: str) -> str | None:
 
 async def test_a_config_is_set_and_goes_back_to_its_default(broker: Broker) -> None:
     default = await value_of(broker, "max.message.bytes")
-    change = ConfigChange(name="max.message.bytes", change=Change.SET, value="500")
+    change = ConfigChange(name="max.message.bytes", change=ConfigOperation.SET, value="500")
     await broker.configs.alter_topic("t", [change], caller=CALLER, validate_only=True)
     assert await value_of(broker, "max.message.bytes") == default
     await broker.configs.alter_topic("t", [change], caller=CALLER)
     assert await value_of(broker, "max.message.bytes") == "500"
-    back = ConfigChange(name="max.message.bytes", change=Change.DELETE, value=None)
+    back = ConfigChange(name="max.message.bytes", change=ConfigOperation.DELETE, value=None)
     await broker.configs.alter_topic("t", [back], caller=CALLER)
     assert await value_of(broker, "max.message.bytes") == default
 
 
 async def test_a_wrong_change_changes_nothing(broker: Broker) -> None:
-    good = ConfigChange(name="max.message.bytes", change=Change.SET, value="500")
+    good = ConfigChange(name="max.message.bytes", change=ConfigOperation.SET, value="500")
     for bad in (
-        ConfigChange(name="max.message.bites", change=Change.SET, value="1"),
-        ConfigChange(name="retention.ms", change=Change.SET, value="soon"),
+        ConfigChange(name="max.message.bites", change=ConfigOperation.SET, value="1"),
+        ConfigChange(name="retention.ms", change=ConfigOperation.SET, value="soon"),
     ):
         with pytest.raises(InvalidTopicConfig):
             await broker.configs.alter_topic("t", [good, bad], caller=CALLER)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from streamhouse.chaos.checker import Kind, Span, Verdict, judge
+from streamhouse.chaos.checker import Kind, RunVerdict, Span, judge
 
 
 class Tale:
@@ -84,7 +84,7 @@ class Tale:
         drained: bool = True,
         killed: Iterable[str] = (),
         cut_short: bool = False,
-    ) -> Verdict:
+    ) -> RunVerdict:
         return judge(
             self.directory,
             without_agents=list(without_agents),

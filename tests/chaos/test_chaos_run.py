@@ -15,7 +15,7 @@ import pytest
 from chaos_histories import Tale
 
 from streamhouse.chaos import run as run_module
-from streamhouse.chaos.fleet.agents import Agent, KnownProcess
+from streamhouse.chaos.fleet.agents import AgentProcess, KnownProcess
 from streamhouse.chaos.fleet.fleet import Fleet
 from streamhouse.chaos.fleet.nemesis import Nemesis
 from streamhouse.chaos.fleet.plan import Plan
@@ -245,7 +245,7 @@ class TestNoBroker:
 
 def test_an_agent_that_ends_while_it_starts_is_an_error_that_says_where_its_log_is(tmp_path: Path) -> None:
     fleet = Fleet(options(), tmp_path, logs=Path("results/logs"), interrupted=lambda: False)
-    agent = Agent("agent-1", port=1, home=tmp_path, settings={}, disk=None, clock=None)
+    agent = AgentProcess("agent-1", port=1, home=tmp_path, settings={}, disk=None, clock=None)
     agent.log_path.write_text("error: no\n")
     fleet.agents.append(agent)
     with pytest.raises(ServiceFailed) as caught:

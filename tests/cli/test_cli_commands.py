@@ -192,13 +192,13 @@ class TestTopicConfigs:
 
 EXTENDED = """
 import sys, time
-from streamhouse.cli import main, manners
+from streamhouse.cli import main, conventions
 from streamhouse.core.errors import TopicNotFound
 
 @main.app.command()
 def wait():
-    with manners.progress("waiting"):
-        manners.note("ready")
+    with conventions.progress("waiting"):
+        conventions.note("ready")
         time.sleep(60)
 
 @main.app.command()
@@ -212,7 +212,7 @@ def bug():
 @main.app.command()
 def pour():
     for _ in range(100_000):
-        manners.emit("x" * 100)
+        conventions.emit("x" * 100)
 
 main.main()
 """

@@ -26,9 +26,8 @@ from streamhouse.metadata.contract import Intent, IntentKey, IntentOutcome, Meta
 from streamhouse.spark import sink_blobs, sink_commit
 from streamhouse.spark.connection import Connection
 from streamhouse.spark.sink_blobs import BlobSink, StampClock
-from streamhouse.spark.sink_commit import BatchId, SinkCommit
+from streamhouse.spark.sink_commit import BatchId, SinkCommit, TopicShare, merged
 from streamhouse.spark.sink_options import parse_write_options
-from streamhouse.spark.sink_shares import TopicShare, merged
 from streamhouse.testing.services import PostgresService, S3Service
 from streamhouse.wire.murmur2 import partition_for_key
 from streamhouse.wire.records import Header

@@ -16,7 +16,7 @@ from streamhouse.core.clock import SystemClock
 from streamhouse.spark.java import cache_options
 from streamhouse.spark.packing import directory_of, forget_unused, pack
 
-NEEDED = ("spark.source", "spark.fetching", "metadata.postgres.store", "wire._columns")
+NEEDED = ("spark.source", "spark.fetching", "spark.tables.tasks", "metadata.postgres.store", "wire._columns")
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from streamhouse.metadata.contract import MetadataStore, Topic
 _MAX_TRIES: Final = 5  # another process changes the same topic at the same moment; more often is no accident
 
 
-class Change(IntEnum):
+class ConfigOperation(IntEnum):
     """Kafka's codes."""
 
     SET = 0
@@ -35,7 +35,7 @@ class Change(IntEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigChange:
     name: str
-    change: Change
+    change: ConfigOperation
     value: str | None
     """None only to delete."""
 
@@ -79,9 +79,11 @@ class Configs:
         for left in reversed(range(_MAX_TRIES)):
             topic = await self._fresh(name)
             set_configs = {
-                change.name: _new_value(topic, change) for change in changes if change.change is not Change.DELETE
+                change.name: _new_value(topic, change)
+                for change in changes
+                if change.change is not ConfigOperation.DELETE
             }
-            deleted = [change.name for change in changes if change.change is Change.DELETE]
+            deleted = [change.name for change in changes if change.change is ConfigOperation.DELETE]
             try:
                 await self._store(topic, set_configs, deleted, validate_only=validate_only)
                 return
@@ -148,7 +150,7 @@ class Configs:
 def _new_value(topic: Topic, change: ConfigChange) -> str:
     if change.value is None:
         raise InvalidRequest(f"topic {topic.name}: {change.name[:100]!r} is set to nothing", hint="delete it instead")
-    if change.change is Change.SET:
+    if change.change is ConfigOperation.SET:
         return change.value
     key = TOPIC_CONFIGS.get(change.name)
     if key is None or key.type is not ConfigType.LIST:
@@ -158,6 +160,6 @@ def _new_value(topic: Topic, change: ConfigChange) -> str:
         )
     present = [item for item in topic.configs.get(key.name, key.default).split(",") if item]
     items = [item.strip() for item in change.value.split(",") if item.strip()]
-    if change.change is Change.APPEND:
+    if change.change is ConfigOperation.APPEND:
         return ",".join([*present, *(item for item in items if item not in present)])
     return ",".join(item for item in present if item not in items)

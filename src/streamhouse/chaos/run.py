@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from streamhouse import __version__
 from streamhouse.chaos.checker import judge
-from streamhouse.chaos.fleet.agents import Agent, KnownProcess
+from streamhouse.chaos.fleet.agents import AgentProcess, KnownProcess
 from streamhouse.chaos.fleet.fleet import Fleet
 from streamhouse.chaos.fleet.nemesis import Nemesis
 from streamhouse.chaos.fleet.plan import Plan
@@ -177,7 +177,9 @@ class Run:
         return self._stack.enter_context(fleet)
 
     def _nemesis(self, fleet: Fleet | None) -> tuple[Nemesis, dict[FaultKind, str]]:
-        agents: Sequence[Agent] = fleet.agents if fleet is not None else list(map(KnownProcess, self._options.pids))
+        agents: Sequence[AgentProcess] = (
+            fleet.agents if fleet is not None else list(map(KnownProcess, self._options.pids))
+        )
         skipped = dict(fleet.skipped) if fleet is not None else _not_on_a_running_fleet(self._options)
         self._kinds = [kind for kind in self._options.faults if kind not in skipped]
         plan = Plan(

@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 from streamhouse import __version__
-from streamhouse.cli import manners
+from streamhouse.cli import conventions
 from streamhouse.cli.commands import chaos, config, demo, pipeline, serve, spark, table, topic_configs
 
 app = typer.Typer(
     name="streamhouse",
-    cls=manners.PoliteGroup,
+    cls=conventions.CommandGroup,
     help="S3-native, Kafka-compatible event streaming.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # its tracebacks print local variables, secrets among them
@@ -31,7 +31,7 @@ topic_configs.register(app)
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        manners.emit(f"streamhouse {__version__}")
+        conventions.emit(f"streamhouse {__version__}")
         raise typer.Exit
 
 
@@ -42,8 +42,8 @@ def options(
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the traceback of an error.")] = False,
 ) -> None:
-    manners.set_verbose(verbose)
+    conventions.set_verbose(verbose)
 
 
 def main() -> None:
-    manners.run(app)
+    conventions.run(app)

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from streamhouse.cli.manners import emit
+from streamhouse.cli.conventions import emit
 
 
 class Output(StrEnum):

@@ -79,7 +79,7 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subscription:
+class TopicSelection:
     """Exactly one of the three is set."""
 
     topics: tuple[str, ...] = ()
@@ -100,7 +100,7 @@ class RateLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    subscription: Subscription
+    subscription: TopicSelection
     starting: Position
     ending: Position
     latest_if_no_time_matches: bool
@@ -215,12 +215,12 @@ class _Given:
             raise InvalidSetting(f"option {name}: {error.message}", hint=error.hint) from error
 
 
-def _subscription(given: _Given) -> Subscription:
+def _subscription(given: _Given) -> TopicSelection:
     chosen = [name for name in _SUBSCRIPTIONS if name in given]
     if len(chosen) != 1:
         said = f"{' and '.join(chosen)} are given together" if chosen else "no topic is named"
         raise InvalidSetting(said, hint=f"give one of the options {', '.join(_SUBSCRIPTIONS)}")
-    return Subscription(
+    return TopicSelection(
         topics=given.get("subscribe", _topics, ()),
         pattern=given.get("subscribePattern", _pattern, ""),
         partitions=given.get("assign", parse_assignment, ()),

@@ -22,7 +22,7 @@ from typing import Final
 from streamhouse.core.errors import ConfigError
 from streamhouse.spark.shim import ARCHIVE_DIRECTORY
 
-NEEDED: Final = ("cramjam", "crc32c", "lz4", "obstore", "zstandard")
+NEEDED: Final = ("cramjam", "crc32c", "lz4", "msgspec", "obstore", "zstandard")
 """Distributions that every task imports."""
 USEFUL: Final = ("asyncpg", "psycopg", "psycopg-binary", "typing-extensions", "fastavro")
 """Packed if they are installed: some metadata stores, targets and formats need them."""

@@ -29,9 +29,8 @@ from streamhouse.metadata.contract import Topic
 from streamhouse.spark.address import StoreAddress, resolve_address
 from streamhouse.spark.connection import connect, one_line
 from streamhouse.spark.sink_blobs import BlobSink, StampClock
-from streamhouse.spark.sink_commit import BatchId, SinkCommit
+from streamhouse.spark.sink_commit import BatchId, SinkCommit, TopicShare, merged
 from streamhouse.spark.sink_options import WriteOptions, check_schema, parse_write_options
-from streamhouse.spark.sink_shares import TopicShare, merged
 from streamhouse.spark.snapshot import named_topic
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ from streamhouse.metadata.contract import KAFKA_BATCHES, IntentSlice, ObjectRef,
 from streamhouse.objectstore.keys import SharedBlobKey
 from streamhouse.spark.connection import Connection
 from streamhouse.spark.partitioning import place_rows
+from streamhouse.spark.sink_commit import TopicShare
 from streamhouse.spark.sink_options import WriteOptions
-from streamhouse.spark.sink_shares import TopicShare
 from streamhouse.wire.batch import HEADER_BYTES, read_header, stamp_log_append_time
 from streamhouse.wire.codecs import Codec
 from streamhouse.wire.columns_encode import encode_by_partition

@@ -17,7 +17,7 @@ it (R23), and it is registered again. Knows nothing of Spark.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -31,9 +31,9 @@ from streamhouse.core.errors import (
     StoreUnavailable,
     TopicNotFound,
 )
+from streamhouse.core.ids import TopicId
 from streamhouse.core.limits import MAX_INTENT_SLICES
-from streamhouse.metadata.contract import Intent, IntentKey, IntentVerdict, MetadataStore, Verdict
-from streamhouse.spark.sink_shares import TopicShare
+from streamhouse.metadata.contract import Intent, IntentKey, IntentSlice, IntentVerdict, MetadataStore, Verdict
 
 T = TypeVar("T")
 
@@ -51,6 +51,34 @@ class BatchId:
 
     def __str__(self) -> str:
         return f"batch {self.batch_id} of query {self.query_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicShare:
+    """What a task tells the commit: which rows of a topic are in which objects. Pickled, from executor to driver."""
+
+    topic: str
+    topic_id: TopicId
+    leaderless: bool
+    slices: tuple[IntentSlice, ...]
+
+
+def merged(shares: Iterable[TopicShare]) -> list[TopicShare]:
+    """One for each topic, slices in the order of the tasks; topics in the order of their ids, the same each time."""
+    slices: dict[TopicId, list[IntentSlice]] = {}
+    first: dict[TopicId, TopicShare] = {}
+    for share in shares:
+        first.setdefault(share.topic_id, share)
+        slices.setdefault(share.topic_id, []).extend(share.slices)
+    return [
+        TopicShare(
+            topic=first[topic_id].topic,
+            topic_id=topic_id,
+            leaderless=first[topic_id].leaderless,
+            slices=tuple(slices[topic_id]),
+        )
+        for topic_id in sorted(first)
+    ]
 
 
 class SinkCommit:

@@ -19,7 +19,7 @@ from streamhouse.core.limits import MAX_PLANNED_ENTRIES
 from streamhouse.core.suggest import did_you_mean
 from streamhouse.metadata.contract import MetadataStore, PartitionState, ScanRange, Topic
 from streamhouse.spark.offsets import EARLIEST, LATEST, Offsets, TopicPartition
-from streamhouse.spark.options import Edge, Position, ReadOptions, Subscription
+from streamhouse.spark.options import Edge, Position, ReadOptions, TopicSelection
 from streamhouse.spark.plan import ReadRange, check_covered, coarse
 
 LOG: Final = logging.getLogger("streamhouse.spark")
@@ -194,7 +194,7 @@ async def _scan(metadata: MetadataStore, ranges: Sequence[ReadRange], *, max_ent
 
 
 async def _wanted(
-    metadata: MetadataStore, subscription: Subscription, *, must_exist: bool
+    metadata: MetadataStore, subscription: TopicSelection, *, must_exist: bool
 ) -> dict[TopicPartition, Topic]:
     if subscription.pattern:
         matches = re.compile(subscription.pattern).fullmatch

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamhouse.broker.groups.assignors import ASSIGNORS, Assignment, Reader, assign_range, assign_uniform
+from streamhouse.broker.groups.assignors import ASSIGNORS, Assignment, Subscriber, assign_range, assign_uniform
 from streamhouse.core.ids import PartitionKey, TopicId
 
 A, B, C = (TopicId(UUID(int=number)) for number in (1, 2, 3))
 
 
-def readers(*topics: Sequence[TopicId], had: Assignment | None = None) -> list[Reader]:
+def readers(*topics: Sequence[TopicId], had: Assignment | None = None) -> list[Subscriber]:
     return [
-        Reader(
+        Subscriber(
             member_id=f"m{number}",
             instance_id=None,
             topics=frozenset(mine),
@@ -38,8 +38,8 @@ def test_range_gives_neighbours_of_each_topic() -> None:
 
 
 def test_range_orders_static_members_by_their_static_ids() -> None:
-    def static(member_id: str, instance_id: str) -> Reader:
-        return Reader(member_id=member_id, instance_id=instance_id, topics=frozenset({A}), had=frozenset())
+    def static(member_id: str, instance_id: str) -> Subscriber:
+        return Subscriber(member_id=member_id, instance_id=instance_id, topics=frozenset({A}), had=frozenset())
 
     before = assign_range([static("x", "i1"), static("y", "i2")], {A: 2})
     after = assign_range([static("y", "i2"), static("a-new-id", "i1")], {A: 2})

@@ -8,7 +8,7 @@ import pytest
 from group_stage import GROUP, SLOT, Stage, code
 
 from streamhouse.broker.groups.contract import MemberRef
-from streamhouse.core.errors import NotCoordinator
+from streamhouse.core.errors import NotCoordinator, UnknownMember
 from streamhouse.metadata.contract import Group, OffsetCommit, SlotFence, slot_of
 
 
@@ -145,15 +145,19 @@ async def test_a_lost_slot_ends_every_wait(stage: Stage) -> None:
     assert await stage.first.heartbeat(leader.member_id, leader.generation) == 16
 
 
-async def test_a_group_that_cannot_be_read_keeps_its_generation_and_offsets(stage: Stage) -> None:
+@pytest.mark.parametrize("payload", [b"\x04\xc1 damaged", b"\x05 of a newer build"])
+async def test_a_group_that_cannot_be_read_keeps_its_generation_and_offsets(stage: Stage, payload: bytes) -> None:
     key = (await stage.topic()).partition_keys()[0]
     lease = await stage.first.lead()
     joined = await stage.first.stable_member()
     assert await stage.first.commit(5, key, member_id=joined.member_id, generation=joined.generation) == 0
     await stage.first.store.save_group(
-        GROUP, SlotFence(slot=SLOT, epoch=lease.epoch), generation=41, member_count=1, payload=b"\xff rubbish"
+        GROUP, SlotFence(slot=SLOT, epoch=lease.epoch), generation=41, member_count=1, payload=payload
     )
     await stage.take_over(lease)
+    assert await stage.second.heartbeat(joined.member_id, 41) == 25
+    with pytest.raises(UnknownMember):
+        await stage.second.commit(6, key, member_id=joined.member_id, generation=41)
     assert await stage.second.fetch(key) == 5
     assert (await stage.second.join()).generation == 42
 

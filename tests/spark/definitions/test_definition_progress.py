@@ -14,10 +14,10 @@ from streamhouse.core.ids import TopicId
 from streamhouse.spark.definitions.checkpoints import batch_of, parse_offset_log
 from streamhouse.spark.definitions.progress import (
     Batch,
+    BatchVerdict,
     Position,
     Progress,
     SourcePosition,
-    Verdict,
     decide,
     read_progress,
     starts_by_topic,
@@ -53,11 +53,11 @@ STORED = Progress(generation=0, query_id="q", batch_id=7, position=at(120, 5))
     ids=["the next", "one without data", "a fresh checkpoint", "a partition that is new", "after a reset"],
 )
 def test_r8_a_batch_that_begins_where_the_target_stands_is_written(arriving: Batch) -> None:
-    assert decide(STORED, arriving) is Verdict.WRITE
+    assert decide(STORED, arriving) is BatchVerdict.WRITE
 
 
 def test_r8_the_batch_that_was_written_last_is_skipped() -> None:
-    assert decide(STORED, batch(7, at(100, 5), at(120, 5))) is Verdict.SKIP
+    assert decide(STORED, batch(7, at(100, 5), at(120, 5))) is BatchVerdict.SKIP
 
 
 def test_r8_another_batch_of_the_last_ones_number_is_refused() -> None:
@@ -85,7 +85,7 @@ def test_r8_anything_else_is_refused(arriving: Batch) -> None:
 
 
 def test_a_target_that_knows_nothing_takes_only_a_first_batch() -> None:
-    assert decide(None, batch(0, at(), at(3))) is Verdict.WRITE
+    assert decide(None, batch(0, at(), at(3))) is BatchVerdict.WRITE
     with pytest.raises(BatchRegressed, match="does not have the batches before"):
         decide(None, batch(1, at(3), at(4)))
     with pytest.raises(BatchRegressed, match="was reset meanwhile"):

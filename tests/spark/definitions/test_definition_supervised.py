@@ -24,9 +24,8 @@ from streamhouse.spark.definitions.reports import MAX_EVENTS, Report, State, lag
 from streamhouse.spark.definitions.runner import Runner, Shown
 from streamhouse.spark.definitions.service import Place
 from streamhouse.spark.definitions.supervised import HEALTHY_MS, LONGEST_PAUSE_MS, Supervised, failures_after, pause_ms
-from streamhouse.spark.pipelines.catalog import PIPELINES, StoredPipeline
 from streamhouse.spark.pipelines.isolated import IsolatedRunners
-from streamhouse.spark.pipelines.parsing import load_pipeline
+from streamhouse.spark.pipelines.parsing import PIPELINES, StoredPipeline, load_pipeline
 from streamhouse.spark.pipelines.service import Pipelines
 from streamhouse.spark.pipelines.spec import PipelineSpec
 from streamhouse.spark.pipelines.yaml_file import WantedPipeline

@@ -18,8 +18,7 @@ from streamhouse.metadata.contract import WantedState
 from streamhouse.spark.definitions.attempt import Attempt
 from streamhouse.spark.definitions.catalog import Stored
 from streamhouse.spark.definitions.service import Place
-from streamhouse.spark.pipelines.catalog import StoredPipeline
-from streamhouse.spark.pipelines.parsing import load_pipeline
+from streamhouse.spark.pipelines.parsing import StoredPipeline, load_pipeline
 from streamhouse.spark.pipelines.start import checkpoint_path, start
 from streamhouse.testing.plugin import RunningStreamHouse
 from streamhouse.wire.codecs import Codec

@@ -18,11 +18,9 @@ from streamhouse.spark.definitions.checkpoints import checkpoints_of, is_of, rem
 from streamhouse.spark.definitions.progress import Progress, SourcePosition
 from streamhouse.spark.definitions.service import Place
 from streamhouse.spark.offsets import StreamOffset, TopicPartition
-from streamhouse.spark.pipelines.catalog import PROGRESS_KIND, StoredPipeline
-from streamhouse.spark.pipelines.parsing import load_pipeline
+from streamhouse.spark.pipelines.parsing import PROGRESS_KIND, StoredPipeline, load_pipeline
 from streamhouse.spark.pipelines.service import Pipelines
-from streamhouse.spark.pipelines.start import checkpoint_path
-from streamhouse.spark.pipelines.target_opening import open_target
+from streamhouse.spark.pipelines.start import checkpoint_path, open_target
 from streamhouse.spark.tables.service import Tables, storage_of
 from streamhouse.spark.tables.spec import TableSpec, ValueFormat, ValueSpec
 from streamhouse.spark.tables.start import checkpoint_of

@@ -9,7 +9,7 @@ import pytest
 from streamhouse.core.errors import InvalidSetting
 from streamhouse.metadata.contract import WantedState
 from streamhouse.spark.pipelines.parsing import load_pipeline, parse_pipeline
-from streamhouse.spark.pipelines.spec import BadRecords, Format, OutputMode, PostgresTarget, WriteMode
+from streamhouse.spark.pipelines.spec import BadRecords, Format, OutputMode, PostgresTarget, TargetMode
 from streamhouse.spark.pipelines.yaml_file import read_pipelines
 
 WHOLE: dict[str, Any] = {
@@ -43,7 +43,7 @@ def test_everything_that_can_be_said_is_kept() -> None:
     assert (source.bad_records, source.starting) == (BadRecords.DROP, "latest")
     assert source.options == {"maxOffsetsPerTrigger": "1000"}
     assert isinstance(spec.target, PostgresTarget)
-    assert (spec.target.mode, spec.target.key) == (WriteMode.UPSERT, ("minute",))
+    assert (spec.target.mode, spec.target.key) == (TargetMode.UPSERT, ("minute",))
     assert (spec.output_mode, spec.trigger_ms, spec.isolated) == (OutputMode.UPDATE, 10_000, True)
     assert load_pipeline(spec.to_document()) == spec
 
@@ -66,8 +66,12 @@ WRONG: list[tuple[dict[str, Any], tuple[str, ...], str]] = [
     (changed(sources={"1x": {}}), ("sources", "1x"), "not a name that SQL can use"),
     (changed(sources={"o": {"format": "json"}}), ("sources", "o", "format"), "json needs a schema"),
     (changed(sources={"o": {"topik": "x"}}), ("sources", "o", "topik"), "there is no 'topik' here"),
-    (changed(sources={"o": {"watermark": "at"}}), ("sources", "o", "watermark", "delay"), "has 0 characters"),
-    (changed(sources={"o": {"starting": "now"}}), ("sources", "o", "starting"), "neither earliest nor latest"),
+    (
+        changed(sources={"o": {"watermark": "at"}}),
+        ("sources", "o", "watermark", "delay"),
+        "expected str of length >= 1",
+    ),
+    (changed(sources={"o": {"starting": "now"}}), ("sources", "o", "starting"), "none of earliest, latest"),
     (
         changed(sources={"o": {"options": {"subscribe": "x"}}}),
         ("sources", "o", "options", "subscribe"),
@@ -115,7 +119,7 @@ WRONG: list[tuple[dict[str, Any], tuple[str, ...], str]] = [
     ),
     (changed(trigger="soon"), ("trigger",), "soon"),
     (changed(output_mode="upsert"), ("output_mode",), "none of append, update, complete"),
-    (changed(isolated="yes"), ("isolated",), "neither true nor false"),
+    (changed(isolated="yes"), ("isolated",), "expected bool, got str"),
     (changed(sgl="SELECT"), ("sgl",), "there is no 'sgl' here"),
 ]
 

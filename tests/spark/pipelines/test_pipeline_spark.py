@@ -22,7 +22,7 @@ from pipeline_ground import (
 from sink_ground import values_of
 
 from streamhouse.core.errors import CheckpointLost, StreamHouseError
-from streamhouse.spark.pipelines.target_opening import open_target
+from streamhouse.spark.pipelines.start import open_target
 from streamhouse.spark.pipelines.validation import validate
 from streamhouse.testing.plugin import RunningStreamHouse
 

@@ -14,8 +14,7 @@ from terminal import Terminal
 from streamhouse.metadata.contract import WantedState
 from streamhouse.spark.definitions.reports import Report, State
 from streamhouse.spark.definitions.service import Place
-from streamhouse.spark.pipelines.catalog import StoredPipeline
-from streamhouse.spark.pipelines.parsing import load_pipeline
+from streamhouse.spark.pipelines.parsing import StoredPipeline, load_pipeline
 from streamhouse.spark.pipelines.service import Pipelines
 from streamhouse.testing.plugin import RunningStreamHouse
 

@@ -163,7 +163,10 @@ def test_avro_that_is_cut_short_or_too_long_is_bad() -> None:
 def test_a_spec_reads_back_as_it_was_written() -> None:
     storage = StorageSpec(format=TableFormat.DELTA, location="file:///x")
     spec = TableSpec(name="t", topic="orders", storage=storage, values=parse_values("ddl:id BIGINT", str))
-    assert TABLES.read("t", json.loads(json.dumps(TABLES.write(spec, 3)))) == (spec, 3)
+    document = json.loads(json.dumps(TABLES.write(spec, 3)))
+    assert TABLES.read("t", document) == (spec, 3)
+    with pytest.raises(InvalidSetting, match=r"Invalid enum value 'xml' - at `\$\.values\.format`"):
+        TABLES.read("t", {**document, "values": {"format": "xml"}})
     assert parse_values("json", str).format is ValueFormat.JSON
     for text in ("jsn", "ddl:", "avro:nope", "json:x"):
         with pytest.raises(InvalidSetting):

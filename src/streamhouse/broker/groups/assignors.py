@@ -18,7 +18,7 @@ _MAX_PASSES: Final = 20  # of _even_out; each pass improves the assignment, and 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reader:
+class Subscriber:
     member_id: str
     instance_id: str | None
     topics: frozenset[TopicId]
@@ -31,10 +31,10 @@ class Reader:
 
 
 Assignment: TypeAlias = dict[str, frozenset[PartitionKey]]
-Assignor: TypeAlias = Callable[[Sequence[Reader], Mapping[TopicId, int]], Assignment]
+Assignor: TypeAlias = Callable[[Sequence[Subscriber], Mapping[TopicId, int]], Assignment]
 
 
-def assign_range(readers: Sequence[Reader], partitions: Mapping[TopicId, int]) -> Assignment:
+def assign_range(readers: Sequence[Subscriber], partitions: Mapping[TopicId, int]) -> Assignment:
     given: dict[str, set[PartitionKey]] = {reader.member_id: set() for reader in readers}
     ordered = sorted(readers, key=lambda reader: reader.order)
     for topic_id, count in partitions.items():
@@ -47,7 +47,7 @@ def assign_range(readers: Sequence[Reader], partitions: Mapping[TopicId, int]) -
     return {member_id: frozenset(keys) for member_id, keys in given.items()}
 
 
-def assign_uniform(readers: Sequence[Reader], partitions: Mapping[TopicId, int]) -> Assignment:
+def assign_uniform(readers: Sequence[Subscriber], partitions: Mapping[TopicId, int]) -> Assignment:
     ordered = sorted(readers, key=lambda reader: reader.order)
     wanted = {topic_id for reader in ordered for topic_id in reader.topics if topic_id in partitions}
     keys = [PartitionKey(topic, partition) for topic in sorted(wanted) for partition in range(partitions[topic])]
@@ -58,7 +58,7 @@ def assign_uniform(readers: Sequence[Reader], partitions: Mapping[TopicId, int])
     return {member_id: frozenset(mine) for member_id, mine in given.items()}
 
 
-def _for_equals(readers: Sequence[Reader], keys: Sequence[PartitionKey]) -> dict[str, list[PartitionKey]]:
+def _for_equals(readers: Sequence[Subscriber], keys: Sequence[PartitionKey]) -> dict[str, list[PartitionKey]]:
     """All members read the same topics: each gets the same number of partitions, and some get one more."""
     least, one_more = divmod(len(keys), len(readers))
     free = dict.fromkeys(keys)
@@ -87,7 +87,7 @@ def _for_equals(readers: Sequence[Reader], keys: Sequence[PartitionKey]) -> dict
     return given
 
 
-def _for_different(readers: Sequence[Reader], keys: Sequence[PartitionKey]) -> dict[str, list[PartitionKey]]:
+def _for_different(readers: Sequence[Subscriber], keys: Sequence[PartitionKey]) -> dict[str, list[PartitionKey]]:
     """Members may read different topics: keep what they had, give each other partition to the member that has the
     fewest, then even out."""
     by_topic = {key.topic_id: [r.member_id for r in readers if key.topic_id in r.topics] for key in keys}

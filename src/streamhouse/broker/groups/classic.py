@@ -10,7 +10,6 @@ Must not know the store, a clock or a connection.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any, Final
 
 from streamhouse.broker.groups.consumer_protocol import MalformedMetadata, read_subscription
@@ -44,7 +43,7 @@ from streamhouse.core.errors import (
     UnknownMember,
 )
 
-_SAVED: Final = tuple(each.name for each in fields(ClassicMemberSnapshot))
+_SAVED: Final = ClassicMemberSnapshot.__struct_fields__
 
 
 class ClassicGroup(Rebalancing):

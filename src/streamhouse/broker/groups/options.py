@@ -15,7 +15,9 @@ MAX_ASSIGNMENT_BYTES: Final = (
     4 * MIB
 )  # all assignments in one SyncGroup of a leader: 400 bytes for each of 10,000 members
 MAX_ROSTER_BYTES: Final = MAX_GROUP_STATE_BYTES - MAX_ASSIGNMENT_BYTES - MIB  # the rest of the row, and 1 MiB to spare
-MAX_ASSIGNED_PARTITIONS: Final = 500_000  # of one consumer group: assigned, revoking and target, 4 bytes each
+MAX_ASSIGNED_PARTITIONS: Final = (
+    500_000  # of one consumer group: held and in the target, each less than 4 bytes on average
+)
 MAX_PATTERN_CHARS: Final = 1024  # a subscription's regular expression; compiled and run over every topic name
 MAX_SUBSCRIBED_TOPICS: Final = 10_000  # in the subscription of one consumer-protocol member
 

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from streamhouse.broker.groups.assignors import ASSIGNORS, Reader
+from streamhouse.broker.groups.assignors import ASSIGNORS, Subscriber
 from streamhouse.broker.groups.consumer_roster import ConsumerMember, ConsumerRoster
 from streamhouse.broker.groups.contract import GroupState, TimerKey, TimerKind, TopicFact
 from streamhouse.broker.groups.machine import Machine
@@ -148,7 +148,9 @@ class Reconciling(Machine):
         self.group_epoch += 1
         self._partitions = self._resolve(topics)
         readers = [
-            Reader(member_id=member.member_id, instance_id=member.instance_id, topics=member.topics, had=member.target)
+            Subscriber(
+                member_id=member.member_id, instance_id=member.instance_id, topics=member.topics, had=member.target
+            )
             for member in self.roster
         ]
         targets = ASSIGNORS[self.assignor](readers, self._partitions)

@@ -1,16 +1,24 @@
-"""The state of a group as it is saved and restored: frozen, without requests that wait for an answer."""
+"""The state of a group as it is saved and restored: frozen, without requests that wait for an answer.
+
+The structs are stored as they are, as arrays of their fields: a changed field is a new version of payload.py.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+import msgspec
+
 from streamhouse.broker.groups.contract import GroupState
 from streamhouse.core.ids import PartitionKey, TopicId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassicMemberSnapshot:
+class StoredStruct(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Stored as an array of its fields, in their order."""
+
+
+class ClassicMemberSnapshot(StoredStruct, frozen=True, kw_only=True):
     member_id: str
     instance_id: str | None
     client_id: str
@@ -21,8 +29,7 @@ class ClassicMemberSnapshot:
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassicSnapshot:
+class ClassicSnapshot(StoredStruct, frozen=True, kw_only=True, tag=1):
     state: GroupState
     protocol_type: str
     protocol_name: str
@@ -42,8 +49,7 @@ class Reconciliation(IntEnum):
     """It waits for partitions that other members have not given up."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassicTraits:
+class ClassicTraits(StoredStruct, frozen=True, kw_only=True):
     """What a member of the classic protocol in a consumer group has that other members have not."""
 
     session_timeout_ms: int

@@ -24,9 +24,9 @@ __all__ = [
     "GroupFacts",
     "Kind",
     "PartitionVerdict",
+    "RunVerdict",
     "Silence",
     "Span",
-    "Verdict",
     "judge",
 ]
 
@@ -44,7 +44,7 @@ class PartitionVerdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class RunVerdict:
     findings: Findings
     writes: WriteFacts
     producers: Counter[str]
@@ -62,7 +62,7 @@ def judge(
     drained: bool = True,
     killed: Collection[str] = (),
     cut_short: bool = False,
-) -> Verdict:
+) -> RunVerdict:
     """``drained``: the groups had their time to reach the end, so one that did not is an anomaly.
 
     ``killed``: client processes whose history lacks its last lines. ``cut_short``: the run ended the last read itself.
@@ -96,7 +96,7 @@ def judge(
         )
     if drained:
         _judge_lag(findings, verdicts)
-    return Verdict(
+    return RunVerdict(
         findings=findings,
         writes=total(facts),
         producers=Counter(producer.client for producer in producers.values()),

@@ -22,7 +22,7 @@ _LOG_TAIL_LINES: Final = 15
 _READY: Final = b"\nready; "
 
 
-class Agent:
+class AgentProcess:
     """All its lives write to one log, have one data directory, and listen on one port."""
 
     def __init__(
@@ -123,7 +123,7 @@ class Agent:
             return ""
 
 
-class KnownProcess(Agent):
+class KnownProcess(AgentProcess):
     """An agent that the run did not start. The run can pause it; it cannot start it again, so it does not end it."""
 
     def __init__(self, pid: int) -> None:

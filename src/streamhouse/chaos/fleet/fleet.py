@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from streamhouse.chaos.fleet.agents import Agent
+from streamhouse.chaos.fleet.agents import AgentProcess
 from streamhouse.chaos.fleet.clocks import OwnClock, find_libfaketime
 from streamhouse.chaos.fleet.disk import SmallDisk, why_no_disks
 from streamhouse.chaos.fleet.proxy import Proxy
@@ -29,7 +29,7 @@ class Fleet:
     def __init__(self, options: Options, home: Path, *, logs: Path, interrupted: Callable[[], bool]) -> None:
         """``logs``: where the agents' logs are after the run."""
         self.skipped: dict[FaultKind, str] = {}
-        self.agents: list[Agent] = []
+        self.agents: list[AgentProcess] = []
         self._options = options
         self._home = home
         self._logs = logs
@@ -80,7 +80,7 @@ class Fleet:
             data = self._home / name
             data.mkdir(parents=True)
             self.agents.append(
-                Agent(
+                AgentProcess(
                     name,
                     port=port,
                     home=self._home,
@@ -145,5 +145,5 @@ class Fleet:
                 shutil.copy(agent.log_path, self._logs / agent.log_path.name)
 
 
-def names(agents: Sequence[Agent]) -> list[str]:
+def names(agents: Sequence[AgentProcess]) -> list[str]:
     return [agent.name for agent in agents]

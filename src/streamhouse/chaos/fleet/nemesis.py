@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from streamhouse.chaos.checker import Span
-from streamhouse.chaos.fleet.agents import Agent
-from streamhouse.chaos.fleet.plan import Fault, Plan
+from streamhouse.chaos.fleet.agents import AgentProcess
+from streamhouse.chaos.fleet.plan import Plan, PlannedFault
 from streamhouse.chaos.fleet.proxy import Mode, Proxy
 from streamhouse.chaos.options import FaultKind
 
@@ -38,8 +38,8 @@ class Happened:
 
 @dataclass(slots=True, kw_only=True)
 class _Active:
-    fault: Fault
-    agent: Agent | None
+    fault: PlannedFault
+    agent: AgentProcess | None
     begin_ms: int
     until_s: float
     detail: str
@@ -49,7 +49,7 @@ class Nemesis:
     def __init__(
         self,
         plan: Plan,
-        agents: Sequence[Agent],
+        agents: Sequence[AgentProcess],
         *,
         s3: Proxy | None,
         database: Proxy | None,
@@ -144,7 +144,7 @@ class Nemesis:
                 self._mind(agent, now_s)
         self._look()
 
-    def _mind(self, agent: Agent, now_s: float) -> None:
+    def _mind(self, agent: AgentProcess, now_s: float) -> None:
         """An agent that ended without our doing starts again after a moment."""
         if agent.alive():
             self._down_since_s.pop(agent.name, None)
@@ -156,7 +156,7 @@ class Nemesis:
         if now_s - since_s >= _RESTART_AFTER_S:
             self._start_again(agent)
 
-    def _note_gone(self, agent: Agent) -> None:
+    def _note_gone(self, agent: AgentProcess) -> None:
         if agent.name not in self._gone:
             self._gone.add(agent.name)
             now_ms = self._wall_ms()
@@ -165,7 +165,7 @@ class Nemesis:
                 Happened(kind="exit", target=agent.name, begin_ms=now_ms, end_ms=now_ms, detail=detail)
             )
 
-    def _start_again(self, agent: Agent) -> None:
+    def _start_again(self, agent: AgentProcess) -> None:
         code = agent.exit_code()
         if agent.name in self._down_since_s or code not in (0, -signal.SIGKILL, None):
             self._down_since_s.pop(agent.name, None)
@@ -191,10 +191,10 @@ class Nemesis:
             self.without_agents.append(Span(begin_ms=self._no_agent_since_ms, end_ms=now_ms))
             self._no_agent_since_ms = None
 
-    def _fault_on(self, agent: Agent) -> _Active | None:
+    def _fault_on(self, agent: AgentProcess) -> _Active | None:
         return next((active for active in self._active if active.agent is agent), None)
 
-    def _begin(self, fault: Fault) -> None:
+    def _begin(self, fault: PlannedFault) -> None:
         if fault.hits_agent:
             agent = self._victim(fault)
             if agent is None:
@@ -208,7 +208,7 @@ class Nemesis:
             return
         self._active.append(self._hit_store(fault))
 
-    def _victim(self, fault: Fault) -> Agent | None:
+    def _victim(self, fault: PlannedFault) -> AgentProcess | None:
         """The agent of the plan, or the next one that the floor allows."""
         assert fault.agent is not None
         for step in range(len(self._agents)):
@@ -222,7 +222,7 @@ class Nemesis:
                 return agent
         return None
 
-    def _hit_agent(self, fault: Fault, agent: Agent) -> _Active:
+    def _hit_agent(self, fault: PlannedFault, agent: AgentProcess) -> _Active:
         detail = f"for {fault.lasts_s:.1f} s"
         begin_ms = self._wall_ms()
         match fault.kind:
@@ -243,7 +243,7 @@ class Nemesis:
             fault=fault, agent=agent, begin_ms=begin_ms, until_s=time.monotonic() + fault.lasts_s, detail=detail
         )
 
-    def _hit_store(self, fault: Fault) -> _Active:
+    def _hit_store(self, fault: PlannedFault) -> _Active:
         store, mode = self._stores[fault.kind], fault.mode
         assert store is not None
         assert mode is not None

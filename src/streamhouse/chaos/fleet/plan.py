@@ -28,7 +28,7 @@ _CLOCK_STEPS_S: Final = (-300, -30, -5, 5, 30, 300)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class PlannedFault:
     kind: FaultKind
     agent: int | None
     """Its place among the agents; none for a store."""
@@ -55,14 +55,14 @@ class Plan:
         """Until the next fault."""
         return self._randomness.uniform(0.4, 1.6) * self._every_s
 
-    def next(self) -> Fault:
+    def next(self) -> PlannedFault:
         kind = self._kind()
         agent = min(int(self._randomness.uniform(0, self._agents)), self._agents - 1)
         lasts_s = self._duration_s(kind)
         mode = _MODES[min(int(self._randomness.uniform(0, len(_MODES))), len(_MODES) - 1)]
         step = _CLOCK_STEPS_S[min(int(self._randomness.uniform(0, len(_CLOCK_STEPS_S))), len(_CLOCK_STEPS_S) - 1)]
         hits_agent = kind in AGENT_FAULTS
-        return Fault(
+        return PlannedFault(
             kind=kind,
             agent=agent if hits_agent else None,
             lasts_s=0.2 if not hits_agent and mode is Mode.CUT else lasts_s,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from streamhouse.chaos.checker import MEANINGS, Kind, Verdict
+from streamhouse.chaos.checker import MEANINGS, Kind, RunVerdict
 from streamhouse.chaos.fleet.nemesis import Happened
 from streamhouse.chaos.load.clients import Clients
 from streamhouse.chaos.options import FaultKind, Options
@@ -41,7 +41,7 @@ class Story:
     """Where the agents' data is kept."""
 
 
-def compose(options: Options, story: Story, verdict: Verdict) -> dict[str, Any]:
+def compose(options: Options, story: Story, verdict: RunVerdict) -> dict[str, Any]:
     counts = Counter(each.kind for each in story.happened)
     return {
         "report_version": VERSION,
@@ -102,7 +102,7 @@ def compose(options: Options, story: Story, verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _acknowledged(verdict: Verdict) -> dict[str, Any]:
+def _acknowledged(verdict: RunVerdict) -> dict[str, Any]:
     by_acks: Counter[str] = Counter()
     by_client: dict[str, dict[str, int]] = {}
     for name, count in sorted(verdict.writes.acknowledged.items()):
@@ -112,7 +112,7 @@ def _acknowledged(verdict: Verdict) -> dict[str, Any]:
     return {"total": by_acks.total(), "acks=all": by_acks["all"], "acks=1": by_acks["1"], "by_client": by_client}
 
 
-def _groups(verdict: Verdict) -> dict[str, dict[str, int]]:
+def _groups(verdict: RunVerdict) -> dict[str, dict[str, int]]:
     groups: dict[str, Counter[str]] = {}
     for partition in verdict.partitions:
         for facts in partition.groups:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from streamhouse.cli.conventions import emit, note, progress
 from streamhouse.cli.exit_codes import ExitCode
-from streamhouse.cli.manners import emit, note, progress
 from streamhouse.cli.output import Output, OutputOption, show_json
 
 _RESULTS = Path("chaos-results")

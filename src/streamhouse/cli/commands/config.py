@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from streamhouse.cli.conventions import emit
 from streamhouse.cli.exit_codes import ExitCode
-from streamhouse.cli.manners import emit
 from streamhouse.cli.output import Output, OutputOption, show_json, show_table
 from streamhouse.cli.setting_flags import ChosenSettings, add_group
 from streamhouse.core.settings import Resolution, effective

@@ -27,7 +27,7 @@ from streamhouse.cli.commands.spark_runner import (
     shows_progress,
     stop_signals,
 )
-from streamhouse.cli.manners import YesOption, consent, emit, note
+from streamhouse.cli.conventions import YesOption, consent, emit, note
 from streamhouse.cli.output import Output, OutputOption, show_facts, show_json, show_rows
 from streamhouse.cli.setting_flags import ChosenSettings
 from streamhouse.core.errors import InvalidSetting

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from streamhouse.cli.manners import note, progress
+from streamhouse.cli.conventions import note, progress
 from streamhouse.cli.output import Output, OutputOption, show_json, show_table
 from streamhouse.cli.setting_flags import ChosenSettings, takes_settings
 from streamhouse.core.urls import mask_url

@@ -24,8 +24,8 @@ from streamhouse.cli.commands.definitions import (
     spark_config,
 )
 from streamhouse.cli.commands.spark_runner import open_application, shows_progress
+from streamhouse.cli.conventions import YesOption, consent, note, progress
 from streamhouse.cli.exit_codes import ExitCode
-from streamhouse.cli.manners import YesOption, consent, note, progress
 from streamhouse.cli.output import Output, OutputOption, show_json, show_table
 from streamhouse.cli.setting_flags import ChosenSettings, add_group, takes_settings
 from streamhouse.core.errors import InvalidSetting

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from streamhouse.cli.conventions import note
 from streamhouse.cli.exit_codes import ExitCode
-from streamhouse.cli.manners import note
 from streamhouse.cli.output import show_table
 from streamhouse.cli.setting_flags import ChosenSettings, takes_settings
 from streamhouse.core.errors import InvalidSetting

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from streamhouse.cli.manners import emit, note, progress
+from streamhouse.cli.conventions import emit, note, progress
 
 
 def register(app: typer.Typer) -> None:

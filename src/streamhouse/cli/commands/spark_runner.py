@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
+from streamhouse.cli.conventions import note, progress
 from streamhouse.cli.exit_codes import ExitCode
-from streamhouse.cli.manners import note, progress
 
 if TYPE_CHECKING:
     import threading

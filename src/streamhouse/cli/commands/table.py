@@ -17,7 +17,7 @@ from streamhouse.cli.commands.definitions import (
     read_text,
     removal_lines,
 )
-from streamhouse.cli.manners import YesOption, consent, note, progress
+from streamhouse.cli.conventions import YesOption, consent, note, progress
 from streamhouse.cli.output import Output, OutputOption, show_rows
 from streamhouse.cli.setting_flags import ChosenSettings, add_group
 from streamhouse.core.units import parse_duration, parse_size

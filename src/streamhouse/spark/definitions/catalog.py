@@ -3,8 +3,8 @@
 A definition has a generation. A reset (``start --reset``) begins the next one. Checkpoints and a target's progress
 belong to one generation, so a reset does not have to delete anything before the query can begin anew.
 
-The store knows definitions by kind and name. ``Kind`` says how a kind's documents are written and read, everything else
-here is the same for all kinds.
+The store knows definitions by kind and name. ``DefinitionKind`` says how a kind's documents are written and read,
+everything else here is the same for all kinds.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ S = TypeVar("S", bound=Spec)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind(Generic[S]):
+class DefinitionKind(Generic[S]):
     name: str
     """``pipeline`` or ``table``: in the store, in claims and in messages."""
     checkpoints: str
@@ -82,7 +82,7 @@ class Stored(Generic[S]):
 
 
 class Catalog(Generic[S]):
-    def __init__(self, metadata: MetadataStore, kind: Kind[S], randomness: Randomness) -> None:
+    def __init__(self, metadata: MetadataStore, kind: DefinitionKind[S], randomness: Randomness) -> None:
         self._metadata = metadata
         self._kind = kind
         self._randomness = randomness

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from streamhouse.core.errors import CheckpointLost, CorruptDocument
-from streamhouse.spark.definitions.catalog import Kind
+from streamhouse.spark.definitions.catalog import DefinitionKind
 from streamhouse.spark.definitions.progress import Batch, Position, Progress, SourcePosition, matches, position_of
 from streamhouse.spark.offsets import INITIAL, StreamOffset, read_stream_offset
 
@@ -41,7 +41,7 @@ ReadFile = Callable[[str], str | None]
 """A file's content by its path; None when there is none."""
 
 
-def checkpoint_directory(root: str, kind: Kind[Any], name: str) -> str:
+def checkpoint_directory(root: str, kind: DefinitionKind[Any], name: str) -> str:
     """The directory of all checkpoints of one definition, of every generation."""
     return f"{root.rstrip('/')}/{kind.checkpoints}{name}"
 

@@ -19,7 +19,7 @@ from streamhouse.core.errors import StreamHouseError
 from streamhouse.core.randomness import Randomness
 from streamhouse.metadata.contract import WantedState
 from streamhouse.spark.connection import Connection
-from streamhouse.spark.definitions.catalog import Catalog, Kind, S, Stored
+from streamhouse.spark.definitions.catalog import Catalog, DefinitionKind, S, Stored
 from streamhouse.spark.definitions.claims import Claims, claim_name
 from streamhouse.spark.definitions.reports import Report, State
 from streamhouse.spark.definitions.supervised import Explain, Running, Supervised
@@ -50,7 +50,7 @@ class Runner(Generic[S]):
         self,
         connection: Connection,
         *,
-        kind: Kind[S],
+        kind: DefinitionKind[S],
         start: Callable[[Stored[S]], Running],
         explain: Explain,
         runner_id: str,

@@ -20,7 +20,7 @@ from streamhouse.metadata.contract import WantedState
 from streamhouse.spark.address import StoreAddress, resolve_address
 from streamhouse.spark.connection import Connection, connect
 from streamhouse.spark.definitions.attempt import explain
-from streamhouse.spark.definitions.catalog import Catalog, Kind, S, Stored
+from streamhouse.spark.definitions.catalog import Catalog, DefinitionKind, S, Stored
 from streamhouse.spark.definitions.checkpoints import OldCheckpoint, checkpoint_directory, checkpoints_of, remove
 from streamhouse.spark.definitions.claims import check_unclaimed, runner_id
 from streamhouse.spark.definitions.runner import Runner, Show, runners_claim
@@ -69,7 +69,7 @@ def place_of(settings: Settings, checkpoints: str | None = None) -> Place:
 class Service(ABC, Generic[S]):
     """The definitions of one kind. A subclass starts their queries."""
 
-    def __init__(self, kind: Kind[S], place: Place) -> None:
+    def __init__(self, kind: DefinitionKind[S], place: Place) -> None:
         self.kind = kind
         self.place = place
         self._connection = connect(place.address)

@@ -60,7 +60,7 @@ class Target(Protocol):
         """Forget the progress, so that the next query begins anew. A table also drops its rows."""
 
 
-class Writer(Protocol):
+class BatchWriter(Protocol):
     """Writes batches into a target. Pickled."""
 
     def write(self, rows: DataFrame, batch: Batch) -> None:
@@ -78,7 +78,7 @@ class BatchPlan:
     """For messages: "pipeline orders"."""
     generation: int
     checkpoint: str
-    writer: Writer
+    writer: BatchWriter
 
 
 @dataclass(slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from streamhouse.metadata.contract import WantedState
 from streamhouse.spark.definitions.reports import read_report
 from streamhouse.spark.definitions.runner import Shown
 from streamhouse.spark.definitions.supervised import failures_after, pause_ms
-from streamhouse.spark.pipelines.catalog import StoredPipeline
+from streamhouse.spark.pipelines.parsing import StoredPipeline
 
 LOG: Final = logging.getLogger("streamhouse.definitions")
 _STOP_S: Final = 40.0

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from streamhouse.core.errors import InvalidSetting
-from streamhouse.spark.pipelines.spec import PostgresTarget, WriteMode
+from streamhouse.spark.pipelines.spec import PostgresTarget, TargetMode
 
 SCHEMA: Final = "streamhouse"
 """The schema of progress and staging tables, separate from the user's own."""
@@ -112,7 +112,7 @@ def insert(target: PostgresTarget, stage: str, columns: Sequence[Column]) -> str
 def _insert(target: PostgresTarget, stage: str, columns: Sequence[Column]) -> str:
     names = _names([column.name for column in columns])
     chosen = f"FROM {stage_name(stage)} WHERE {ATTEMPT} = ANY({_ATTEMPTS})"
-    if target.mode is WriteMode.INSERT:
+    if target.mode is TargetMode.INSERT:
         return f"INSERT INTO {table_name(target.table)} ({names}) SELECT {names} {chosen}"
     key, order = _names(target.key), ""
     if target.order_by is not None:

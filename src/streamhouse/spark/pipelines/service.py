@@ -11,7 +11,7 @@ from streamhouse.metadata.contract import WantedState
 from streamhouse.spark.definitions.catalog import Catalog
 from streamhouse.spark.definitions.service import Place, Service
 from streamhouse.spark.definitions.supervised import Running
-from streamhouse.spark.pipelines.catalog import PIPELINES, PROGRESS_KIND, StoredPipeline
+from streamhouse.spark.pipelines.parsing import PIPELINES, PROGRESS_KIND, StoredPipeline
 from streamhouse.spark.pipelines.spec import PipelineSpec, TargetKind
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Pipelines(Service[PipelineSpec]):
     def _forget_progress(self, stored: StoredPipeline) -> None:
         if stored.spec.target.kind is TargetKind.TABLE:
             return  # it is part of the table's commits
-        from streamhouse.spark.pipelines.target_opening import open_target
+        from streamhouse.spark.pipelines.start import open_target
 
         try:
             open_target(stored, self.place.address_options, run_id="").reset()

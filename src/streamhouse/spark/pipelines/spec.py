@@ -1,19 +1,39 @@
 """What a pipeline is: topics as views, one SELECT over them, one target. Pure, and without Spark.
 
 A spec has one canonical document (``to_document``). The metadata store keeps it, and two specs are equal if their
-documents are. ``parsing.parse_pipeline`` reads it.
+documents are. ``parsing.parse_pipeline`` reads it. Watermarks and targets are ``Document`` structs: read as they are
+declared here.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Final, Literal
 
+import msgspec
+from msgspec import Meta
+
+from streamhouse.core.errors import InvalidSetting
+from streamhouse.core.ids import check_topic_name
 from streamhouse.core.urls import mask_url
+from streamhouse.spark.address import is_address_option
+from streamhouse.spark.definitions.documents import Document, KeyRule, Problem, Text
+
+MAX_COLUMNS: Final = 1_600
+"""The most columns that a row of PostgreSQL can have."""
+
+_DELAY: Final = r"^[0-9]+(\.[0-9]+)? *[a-zA-Z]+( +[0-9]+ *[a-zA-Z]+)*\Z"
+_TABLE: Final = r"^([A-Za-z_][A-Za-z0-9_$]{0,62}\.)?[A-Za-z_][A-Za-z0-9_$]{0,62}\Z"
+_RESERVED_OPTIONS: Final = frozenset(
+    {"subscribe", "subscribepattern", "assign", "startingoffsets", "kafka.group.id", "columns", "topic"}
+    | {"txnappid", "txnversion", "includeheaders", "startingtimestamp", "startingoffsetsbytimestamp"}
+)
+"""Options that the pipeline itself sets."""
 
 
 class Format(StrEnum):
@@ -41,7 +61,7 @@ class OutputMode(StrEnum):
     COMPLETE = "complete"
 
 
-class WriteMode(StrEnum):
+class TargetMode(StrEnum):
     INSERT = "insert"
     UPSERT = "upsert"
 
@@ -52,10 +72,55 @@ class TargetKind(StrEnum):
     TABLE = "table"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watermark:
-    column: str
-    delay: str
+# Values that a document contains.
+
+
+def _check_option(name: str) -> None:
+    if name.lower() in _RESERVED_OPTIONS:
+        raise InvalidSetting("is set by the pipeline itself", hint="remove it")
+    if is_address_option(name):
+        raise InvalidSetting("is the runner's own setting", hint="a pipeline runs where its topics are")
+
+
+def _flag_as_text(value: Any) -> Any:
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def _names(given: Any) -> Any:
+    """A list, or names with commas between them."""
+    if isinstance(given, str):
+        given = given.split(",")
+    return [each.strip() if isinstance(each, str) else each for each in given] if isinstance(given, list) else given
+
+
+def _check_no_twins(names: tuple[str, ...]) -> None:
+    if len(set(names)) != len(names):
+        raise InvalidSetting("names a column twice")
+
+
+def _check_url(url: str) -> None:  # its message does not show the URL, which may contain a password
+    if not re.match(r"postgres(ql)?://", url):
+        raise InvalidSetting("is not a postgresql:// address")
+
+
+def _check_absolute(path: str) -> None:
+    if "://" not in path and not path.startswith("/"):
+        raise InvalidSetting("is not absolute: the runner may be elsewhere", hint="path: /data/orders, or s3://…")
+
+
+_INTERVAL: Final = KeyRule(example="watermark: {column: at, delay: 10 minutes}", wrong="is not an interval")
+_KEY: Final = KeyRule(example="key: [minute, product]", before=_names, check=_check_no_twins)
+TopicName = Annotated[Text, KeyRule(example="target: {topic: out}", check=check_topic_name)]
+Flag = Annotated[bool, KeyRule(example="write true or false")]
+Options = dict[
+    Annotated[str, KeyRule(check=_check_option)],
+    Annotated[Text, KeyRule(example="give it a value", before=_flag_as_text)],
+]
+
+
+class Watermark(Document, frozen=True, kw_only=True):
+    column: Annotated[Text, _INTERVAL]
+    delay: Annotated[str, Meta(min_length=1, pattern=_DELAY), _INTERVAL]
     """As Spark reads intervals: ``10 minutes``."""
 
 
@@ -87,10 +152,9 @@ class SourceSpec:
         return document
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicTarget:
-    topic: str
-    options: Mapping[str, str] = field(default_factory=dict)
+class TopicTarget(Document, frozen=True, kw_only=True):
+    topic: TopicName = msgspec.field(name="name")
+    options: Options = msgspec.field(default_factory=dict)
     """Options of the sink, such as ``compression``."""
 
     kind: ClassVar[TargetKind] = TargetKind.TOPIC
@@ -102,19 +166,28 @@ class TopicTarget:
         return f"topic {self.topic}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PostgresTarget:
-    url: str = field(repr=False)
+class PostgresTarget(Document, frozen=True, kw_only=True):
+    url: Annotated[Text, KeyRule(example="url: postgresql://user:${PGPASSWORD}@host/database", check=_check_url)]
     """May contain ${NAME}, taken from the runner's environment, so that no password is stored."""
-    table: str
-    mode: WriteMode = WriteMode.INSERT
-    key: tuple[str, ...] = ()
+    table: Annotated[
+        str, Meta(pattern=_TABLE), KeyRule(example="table: public.orders_per_minute", wrong="is not a name of a table")
+    ]
+    mode: TargetMode = TargetMode.INSERT
+    key: Annotated[tuple[Text, ...], Meta(max_length=MAX_COLUMNS), _KEY] = ()
     """The columns by which an upsert finds a row."""
-    order_by: str | None = None
+    order_by: Text | None = None
     """A column: of two rows with one key, the row with the higher value counts. None: the later row counts."""
-    create: bool = True
+    create: Flag = True
 
     kind: ClassVar[TargetKind] = TargetKind.POSTGRES
+
+    def contradictions(self) -> Iterator[Problem]:
+        if (self.mode is TargetMode.UPSERT) != bool(self.key):
+            said = "an insert has no key" if self.key else "an upsert needs a key"
+            yield Problem(path=("mode",), message=said, hint="key: [minute, product]")
+        if self.order_by is not None and not self.key:
+            said = "chooses between rows of one key, and there is no key"
+            yield Problem(path=("order_by",), message=said, hint="set key, or remove order_by")
 
     def to_document(self) -> dict[str, Any]:
         document: dict[str, Any] = {"url": self.url, "table": self.table, "mode": self.mode.value}
@@ -127,15 +200,16 @@ class PostgresTarget:
     def __str__(self) -> str:
         return f"PostgreSQL table {self.table}"
 
+    __repr__ = __str__  # the URL may contain a password
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableTarget:
+
+class TableTarget(Document, frozen=True, kw_only=True):
     """A Parquet, Iceberg or Delta table; the options are those of ``streamhouse.spark.tables``."""
 
-    format: str
-    path: str
-    partition_by: str = "none"
-    options: Mapping[str, str] = field(default_factory=dict)
+    format: Annotated[Literal["parquet", "iceberg", "delta"], KeyRule(example="format: delta")]
+    path: Annotated[Text, KeyRule(example="path: /data/orders", check=_check_absolute)]
+    partition_by: Text = "none"
+    options: Options = msgspec.field(default_factory=dict)
 
     kind: ClassVar[TargetKind] = TargetKind.TABLE
 

@@ -11,9 +11,10 @@ was changed and changed back.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from streamhouse.core.errors import CheckpointLost, InvalidSetting
+from streamhouse.core.errors import CheckpointLost, ConfigError, InvalidSetting
 from streamhouse.spark.connection import connect
 from streamhouse.spark.definitions.attempt import Attempt, launch
 from streamhouse.spark.definitions.checkpoints import (
@@ -26,10 +27,12 @@ from streamhouse.spark.definitions.checkpoints import (
 )
 from streamhouse.spark.definitions.progress import Progress, SourcePosition, starts_by_topic
 from streamhouse.spark.definitions.service import Place
-from streamhouse.spark.pipelines.catalog import PIPELINES, StoredPipeline
+from streamhouse.spark.definitions.targets import Target
+from streamhouse.spark.pipelines.parsing import PIPELINES, StoredPipeline
 from streamhouse.spark.pipelines.query import build, is_stateful, topic_loader
-from streamhouse.spark.pipelines.spec import PipelineSpec
-from streamhouse.spark.pipelines.target_opening import open_target
+from streamhouse.spark.pipelines.spec import PipelineSpec, PostgresTarget, TableTarget, TopicTarget
+from streamhouse.spark.pipelines.target_postgres import PostgresPipelineTarget
+from streamhouse.spark.pipelines.target_topic import TopicPipelineTarget
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,3 +102,30 @@ def _starts(spec: PipelineSpec, progress: Progress) -> dict[str, SourcePosition]
             hint="begin again: `streamhouse pipeline start --reset`",
         )
     return starts
+
+
+def open_target(stored: StoredPipeline, address_options: Mapping[str, str], *, run_id: str) -> Target:
+    """``run_id`` is unique to one start of the query. Raises StreamHouseError."""
+    target = stored.spec.target
+    if isinstance(target, TopicTarget):
+        return TopicPipelineTarget(target, address_options, pipeline=stored.name, definition_id=stored.definition_id)
+    if isinstance(target, PostgresTarget):
+        return PostgresPipelineTarget(target, pipeline=stored.name, definition_id=stored.definition_id, run_id=run_id)
+    return _table(target, stored, address_options)
+
+
+def _table(target: TableTarget, stored: StoredPipeline, address_options: Mapping[str, str]) -> Target:
+    try:
+        from streamhouse.spark.tables.target import table_target
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("streamhouse"):
+            raise
+        raise ConfigError(f"tables need the package {error.name}", hint="install streamhouse[tables]") from error
+    return table_target(
+        format=target.format,
+        path=target.path,
+        partition_by=target.partition_by,
+        options=target.options,
+        owner=f"pipeline {stored.name}",
+        address_options=address_options,
+    )

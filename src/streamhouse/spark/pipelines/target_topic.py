@@ -24,9 +24,9 @@ from streamhouse.core.errors import BatchRegressed, CorruptDocument, DefinitionC
 from streamhouse.metadata.contract import MetadataStore, WantedState
 from streamhouse.spark.address import StoreAddress, resolve_address
 from streamhouse.spark.connection import connect
-from streamhouse.spark.definitions.progress import Batch, Progress, Verdict, decide, read_progress
+from streamhouse.spark.definitions.progress import Batch, BatchVerdict, Progress, decide, read_progress
 from streamhouse.spark.definitions.targets import BatchPlan, LastFailure, batch_by_batch, compute_only
-from streamhouse.spark.pipelines.catalog import PROGRESS_KIND
+from streamhouse.spark.pipelines.parsing import PROGRESS_KIND
 from streamhouse.spark.pipelines.spec import TopicTarget
 from streamhouse.spark.shim import FORMAT
 from streamhouse.spark.sink_options import check_schema
@@ -84,7 +84,7 @@ class TopicWriter:
     def write(self, rows: DataFrame, batch: Batch) -> None:
         connection = connect(self.address)
         ledger = connection.run(self._ledger())
-        if decide(connection.run(ledger.stored()), batch) is Verdict.SKIP:
+        if decide(connection.run(ledger.stored()), batch) is BatchVerdict.SKIP:
             compute_only(rows)
             connection.run(ledger.finish())
             return

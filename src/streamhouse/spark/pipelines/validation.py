@@ -17,11 +17,10 @@ from streamhouse.metadata.contract import WantedState
 from streamhouse.spark.definitions.attempt import one_line_of, spark_says
 from streamhouse.spark.definitions.catalog import Stored
 from streamhouse.spark.definitions.service import Place
-from streamhouse.spark.pipelines.catalog import StoredPipeline
+from streamhouse.spark.pipelines.parsing import StoredPipeline
 from streamhouse.spark.pipelines.query import build, empty_loader, is_stateful
 from streamhouse.spark.pipelines.spec import PipelineSpec
-from streamhouse.spark.pipelines.start import partition_counts
-from streamhouse.spark.pipelines.target_opening import open_target
+from streamhouse.spark.pipelines.start import open_target, partition_counts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

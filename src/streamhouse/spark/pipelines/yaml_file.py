@@ -20,7 +20,8 @@ from streamhouse.core.errors import InvalidSetting
 from streamhouse.core.limits import MAX_CONFIG_FILE_BYTES
 from streamhouse.core.suggest import did_you_mean
 from streamhouse.metadata.contract import WantedState
-from streamhouse.spark.pipelines.parsing import Path, Problem, parse_pipeline
+from streamhouse.spark.definitions.documents import Path, Problem
+from streamhouse.spark.pipelines.parsing import parse_pipeline
 from streamhouse.spark.pipelines.spec import PipelineSpec
 
 MAX_PIPELINES: Final = 1_000

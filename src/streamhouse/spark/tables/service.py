@@ -162,11 +162,11 @@ class Tables(Service[TableSpec]):
         if not of_pipeline:
             return self._store(self.get(name))
         from streamhouse.spark.pipelines.service import Pipelines
-        from streamhouse.spark.pipelines.target_opening import open_target
-        from streamhouse.spark.tables.target import TableTarget
+        from streamhouse.spark.pipelines.start import open_target
+        from streamhouse.spark.tables.target import StoreTarget
 
         pipeline = Pipelines(self.place).get(name)
         target = open_target(pipeline, self.place.address_options, run_id="")
-        if not isinstance(target, TableTarget):
+        if not isinstance(target, StoreTarget):
             raise InvalidSetting(f"the pipeline {name} writes to {target.name}", hint="name one that writes to a table")
         return target.store

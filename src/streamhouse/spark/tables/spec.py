@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from streamhouse.spark.definitions.catalog import Kind, Stored
+import msgspec
+
+from streamhouse.core.errors import InvalidSetting
+from streamhouse.spark.definitions.catalog import DefinitionKind, Stored
 
 DEFAULT_NAMESPACE: Final = "streamhouse"
 TIMESTAMP: Final = "_timestamp"
@@ -80,20 +83,10 @@ class TableSpec:
         return False
 
     def to_document(self) -> dict[str, Any]:
-        storage, values = self.storage, self.values
-        return {
-            "topic": self.topic,
-            "format": storage.format.value,
-            "location": storage.location,
-            "partition_by": storage.partition_by.value,
-            "catalog": storage.catalog,
-            "namespace": storage.namespace,
-            "table": storage.table,
-            "values": {"format": values.format.value, "schema": values.schema, "confluent": values.confluent},
-            "dead_letters": self.dead_letters,
-            "trigger_ms": self.trigger_ms,
-            "max_bytes": self.max_bytes,
-        }
+        """All fields but the name, those of the storage beside the others."""
+        document: dict[str, Any] = msgspec.to_builtins(self)
+        document |= document.pop("storage")
+        return {key: value for key, value in document.items() if key not in ("name", "time_column")}
 
 
 StoredTable = Stored[TableSpec]
@@ -104,26 +97,12 @@ def _write(spec: TableSpec, generation: int) -> Mapping[str, Any]:
 
 
 def _read(name: str, document: Mapping[str, Any]) -> tuple[TableSpec, int]:
-    values = document["values"]
-    spec = TableSpec(
-        name=name,
-        topic=document["topic"],
-        storage=StorageSpec(
-            format=TableFormat(document["format"]),
-            location=document["location"],
-            partition_by=PartitionBy(document["partition_by"]),
-            catalog=document["catalog"],
-            namespace=document["namespace"],
-            table=document["table"],
-        ),
-        values=ValueSpec(
-            format=ValueFormat(values["format"]), schema=values["schema"], confluent=bool(values["confluent"])
-        ),
-        dead_letters=document["dead_letters"],
-        trigger_ms=int(document["trigger_ms"]),
-        max_bytes=document["max_bytes"],
-    )
-    return spec, int(document["generation"])
+    """Raises InvalidSetting with the path of the key, KeyError and TypeError."""
+    try:
+        spec = msgspec.convert({**document, "name": name, "storage": document}, TableSpec)
+        return spec, msgspec.convert(document["generation"], int)
+    except msgspec.ValidationError as error:
+        raise InvalidSetting(str(error)) from error
 
 
-TABLES: Final = Kind(name="table", checkpoints="tables/", write=_write, read=_read)
+TABLES: Final = DefinitionKind(name="table", checkpoints="tables/", write=_write, read=_read)

@@ -28,7 +28,7 @@ from streamhouse.spark.definitions.service import Place
 from streamhouse.spark.offsets import EARLIEST, TopicPartition, offsets_document
 from streamhouse.spark.shim import FORMAT
 from streamhouse.spark.tables.spec import TABLES, StoredTable, TableSpec
-from streamhouse.spark.tables.target import Records, TableTarget
+from streamhouse.spark.tables.target import Records, StoreTarget
 from streamhouse.spark.tables.tasks import RECORD_COLUMNS
 from streamhouse.spark.tables.values import row_schema
 
@@ -39,9 +39,9 @@ GROUP_PREFIX: Final = "table-"
 """The prefix of the consumer group that shows a table's progress to Kafka's tools."""
 
 
-def target_of(spec: TableSpec, address_options: Mapping[str, str]) -> TableTarget:
+def target_of(spec: TableSpec, address_options: Mapping[str, str]) -> StoreTarget:
     records = Records(topic=spec.topic, values=spec.values, dead_letters=spec.dead_letters)
-    return TableTarget(spec.storage, address_options, owner=f"table {spec.name}", records=records)
+    return StoreTarget(spec.storage, address_options, owner=f"table {spec.name}", records=records)
 
 
 def checkpoint_of(root: str, stored: StoredTable) -> str:

@@ -17,13 +17,13 @@ import pyarrow as pa
 from streamhouse.core.errors import InvalidSetting
 from streamhouse.spark import sink
 from streamhouse.spark.address import StoreAddress, resolve_address
-from streamhouse.spark.definitions.progress import Batch, Progress, Verdict, decide
+from streamhouse.spark.definitions.progress import Batch, BatchVerdict, Progress, decide
 from streamhouse.spark.definitions.targets import BatchPlan, LastFailure, batch_by_batch, by_value, compute_only
 from streamhouse.spark.tables.columns import check_types, ddl_of, name_fault, plain_schema
 from streamhouse.spark.tables.opening import open_table
 from streamhouse.spark.tables.spec import PartitionBy, StorageSpec, TableFormat, ValueSpec
 from streamhouse.spark.tables.store import TableStore
-from streamhouse.spark.tables.tasks import RESULT, TaskPlan, TaskWrote
+from streamhouse.spark.tables.tasks import RESULT, TaskPlan, TaskResult
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -54,7 +54,7 @@ class TableWriter:
     def write(self, rows: DataFrame, batch: Batch) -> None:
         store = open_table(self.storage, self.address)
         standing = store.look()
-        if decide(standing.progress, batch) is Verdict.SKIP:
+        if decide(standing.progress, batch) is BatchVerdict.SKIP:
             compute_only(rows)
             return
         dead_letters = self._dead_letters(batch)
@@ -71,7 +71,7 @@ class TableWriter:
         )
         write = by_value("streamhouse.spark.tables.tasks", "write_rows", pickle.dumps(plan))
         answers = rows.mapInArrow(write, RESULT).collect()
-        wrote: list[TaskWrote] = [pickle.loads(answer.message) for answer in answers]
+        wrote: list[TaskResult] = [pickle.loads(answer.message) for answer in answers]
         if dead_letters is not None:
             sink.commit(dead_letters, [each.dead for each in wrote if each.dead is not None])
         store.commit(batch, [file for each in wrote for file in each.files])
@@ -91,7 +91,7 @@ class TableWriter:
         return sink.batch_payload(options, schema, False)
 
 
-class TableTarget:
+class StoreTarget:
     """A ``Target`` (definitions/targets.py), for append mode."""
 
     def __init__(
@@ -173,7 +173,7 @@ def table_target(
     options: Mapping[str, str],
     owner: str,
     address_options: Mapping[str, str],
-) -> TableTarget:
+) -> StoreTarget:
     """The table target of a pipeline. ``options``: time_column, and catalog, namespace and table for Iceberg. Raises
     InvalidSetting.
     """
@@ -186,7 +186,7 @@ def table_target(
         )
     except ValueError as error:
         raise InvalidSetting(str(error)) from error
-    return TableTarget(storage, address_options, owner=owner)
+    return StoreTarget(storage, address_options, owner=owner)
 
 
 _DEAD_LETTER_SCHEMA: Final = {

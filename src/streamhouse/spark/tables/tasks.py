@@ -24,7 +24,7 @@ from streamhouse.spark.tables.files import TaskFiles, WrittenFile, bucket_direct
 from streamhouse.spark.tables.leftovers import new_name
 from streamhouse.spark.tables.location import Location
 from streamhouse.spark.tables.spec import PartitionBy, ValueFormat, ValueSpec
-from streamhouse.spark.tables.values import Avro, Decoder, GivenJson, InferredJson
+from streamhouse.spark.tables.values import Avro, GivenJson, InferredJson, ValueDecoder
 
 RESULT: Final = "message BINARY"
 RECORD_COLUMNS: Final = ("key", "value", "partition", "offset", "timestamp", "headers")
@@ -55,7 +55,7 @@ class TaskPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskWrote:
+class TaskResult:
     files: tuple[WrittenFile, ...]
     dead: bytes | None
     """What the sink's commit needs."""
@@ -76,7 +76,7 @@ def write_rows(payload: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa
             raise InvalidRecord(task.first_fault, hint="a dead-letter topic would take such records")
     else:
         dead = sink.write(plan.dead_letters, task.take(batches))
-    wrote = TaskWrote(files=tuple(task.files.finish()), dead=dead, bad_count=task.bad_count)
+    wrote = TaskResult(files=tuple(task.files.finish()), dead=dead, bad_count=task.bad_count)
     yield pa.record_batch([pa.array([pickle.dumps(wrote)], pa.binary())], names=["message"])
 
 
@@ -144,7 +144,7 @@ class _Task:
         return pa.record_batch(columns, schema=DEAD_LETTERS)
 
 
-def _decoder(values: ValueSpec, known_ddl: str) -> Decoder:
+def _decoder(values: ValueSpec, known_ddl: str) -> ValueDecoder:
     if values.format is ValueFormat.AVRO:
         return Avro(json.loads(values.schema), confluent=values.confluent)
     if values.schema:

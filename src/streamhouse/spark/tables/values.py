@@ -82,7 +82,7 @@ def parse_values(text: str, read_file: Callable[[str], str]) -> ValueSpec:
     return values
 
 
-class Decoder(Protocol):
+class ValueDecoder(Protocol):
     def decode(self, values: Sequence[bytes | None]) -> Decoded: ...
 
 

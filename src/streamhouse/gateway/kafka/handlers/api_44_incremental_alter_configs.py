@@ -5,7 +5,7 @@ Brokers and groups are refused: their settings are given when a process starts.
 
 from __future__ import annotations
 
-from streamhouse.broker.configs import Change, ConfigChange
+from streamhouse.broker.configs import ConfigChange, ConfigOperation
 from streamhouse.core.errors import InvalidRequest
 from streamhouse.gateway.kafka.api import Call, Fields, cold_api
 from streamhouse.gateway.kafka.handlers.config_resources import alter_each
@@ -25,7 +25,7 @@ async def incremental_alter_configs(call: Call, request: Message) -> Fields:
 
 def _change(config: Message) -> ConfigChange:
     try:
-        change = Change(config.config_operation)
+        change = ConfigOperation(config.config_operation)
     except ValueError:
         raise InvalidRequest(f"{config.config_operation} is no way to change a config") from None
     return ConfigChange(name=config.name, change=change, value=config.value)

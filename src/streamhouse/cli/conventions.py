@@ -94,7 +94,7 @@ def _ending_quietly() -> Iterator[None]:
         raise typer.Exit(ExitCode.CLOSED_PIPE) from None
 
 
-class PoliteGroup(TyperGroup):
+class CommandGroup(TyperGroup):
     """The root command. Options that print and stop, such as --version, run while the context is made."""
 
     def make_context(self, *args: Any, **more: Any) -> Any:
