@@ -56,7 +56,7 @@ def test_every_version_creates_a_topic_that_is_led_when_it_answers(port: KafkaPo
         ({"assignments": [{"partition_index": 0, "broker_ids": [1]}]}, 39, "placed by hand"),
         ({"configs": {"retention.ms": "soon"}}, 40, "retention.ms"),
         ({"configs": {"retention.mss": "1"}}, 40, "did you mean retention.ms"),
-        ({"configs": {"compression.type": "zstd"}}, 40, "not supported yet"),
+        ({"configs": {"compression.type": "none"}}, 40, "one of uncompressed, zstd"),
         ({"configs": {"retention.ms": None}}, 40, "set to nothing"),
     ],
 )
