@@ -32,6 +32,11 @@ class InvalidReplicaAssignment(InvalidRequest):
     default_hint = "leave the placement out: agents share the partitions by themselves"
 
 
+class NoReassignment(InvalidRequest):
+    kafka_code = 85  # NO_REASSIGNMENT_IN_PROGRESS
+    default_hint = "agents share the partitions by themselves, and move them when an agent comes or goes"
+
+
 class MalformedRequest(InvalidRequest):
     pass
 

@@ -23,17 +23,22 @@ def test_elections_are_never_needed(port: KafkaPort, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(2))
-def test_reassignments_are_refused_clearly_and_none_is_ever_in_progress(port: KafkaPort, version: int) -> None:
-    name = port.new_topic()
+def test_a_reassignment_to_the_leader_is_done_others_are_refused_and_none_is_in_progress(
+    port: KafkaPort, version: int
+) -> None:
+    name, here = port.new_topic(), port.metadata().brokers[0].node_id
     partitions = [
-        {"partition_index": 0, "replicas": [1, 2]},
+        {"partition_index": 0, "replicas": [here, 2]},
         {"partition_index": 0, "replicas": None},
-        {"partition_index": 7, "replicas": [1]},
+        {"partition_index": 7, "replicas": [here]},
+        {"partition_index": 0, "replicas": [here]},
+        {"partition_index": 0, "replicas": []},
+        {"partition_index": 0, "replicas": [4711]},
     ]
     answer = port.ask(ALTER_REASSIGNMENTS, version, topics=[{"name": name, "partitions": partitions}])
     results = answer.responses[0].partitions
-    assert [each.error_code for each in results] == [39, 85, 3]
-    assert "placed by hand" in results[0].error_message
+    assert [each.error_code for each in results] == [39, 85, 3, 0, 39, 39]
+    assert f"broker {here} leads" in results[0].error_message
     listed = port.ask(LIST_REASSIGNMENTS, 0, topics=None)
     assert (listed.error_code, listed.topics) == (0, [])
 
