@@ -24,12 +24,11 @@ from typing import Final
 from streamhouse.core.errors import CorruptBatch, InflatedTooLarge, InvalidRecord, LimitExceeded, RecordError
 from streamhouse.core.limits import MAX_INFLATED_BATCH_BYTES, MAX_PREPARED_INLINE_BYTES, MAX_RECORD_ERRORS
 from streamhouse.core.topic_config import TopicConfig
-from streamhouse.wire._column_kernel import kernel
 from streamhouse.wire.batch import CODEC_MASK, HEADER_BYTES, BatchHeader, check_batch, join_batch, read_header
 from streamhouse.wire.buffers import BytesLike
 from streamhouse.wire.codecs import Codec, codec_of, compress
+from streamhouse.wire.null_keys import positions_without_key
 from streamhouse.wire.records import inflate_body
-from streamhouse.wire.varint import MAX_INT64
 
 __all__ = ["PrepareElsewhere", "needs_preparation", "prepare", "prepare_now"]
 
@@ -80,11 +79,11 @@ def prepare(
         raise InflatedTooLarge(f"{name}: the records take more than {max_inflated_bytes} bytes")
     try:
         body = inflate_body(batch, 0, header, max_bytes=max_inflated_bytes)
-        without_key = _walk(body, header, find_missing_keys=config.compacts)
+        without_key = positions_without_key(body, header)
     except CorruptBatch as error:
         # The checksum was right: the producer made these bytes, and would send the same ones again.
         raise InvalidRecord(f"{name}: the records of a batch cannot be read: {error.message}") from None
-    if without_key:
+    if without_key and config.compacts:
         raise InvalidRecord(
             f"{name}: {len(without_key)} of {header.record_count} records have no key, and a compacted topic keeps"
             " records by their key",
@@ -95,25 +94,6 @@ def prepare(
             ],
         )
     return batch if codec == header.codec else _compressed(name, config, header, body, codec)
-
-
-def _walk(body: memoryview, header: BatchHeader, *, find_missing_keys: bool) -> list[int]:
-    """Walk all records. Returns the positions of those without a key, if asked for. Raises CorruptBatch."""
-    decoder = kernel.Decoder(("key",) if find_missing_keys else ("timestamp_type",), allocate=bytearray)
-    decoder.add(
-        body,
-        header,
-        pos=0,
-        partition=0,
-        base_offset=header.base_offset,
-        from_offset=0,
-        to_offset=MAX_INT64,
-    )
-    keys = decoder.finish().key
-    if keys is None or not keys.null_count or keys.validity is None:
-        return []
-    validity = memoryview(keys.validity)
-    return [index for index in range(header.record_count) if not validity[index >> 3] >> (index & 7) & 1]
 
 
 def _compressed(name: object, config: TopicConfig, header: BatchHeader, body: memoryview, codec: Codec) -> bytes:
