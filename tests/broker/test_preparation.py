@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamhouse.broker.preparation import PrepareElsewhere, needs_preparation, prepare, prepare_now
+from streamhouse.broker.preparation import PrepareElsewhere, prepare, prepare_now
 from streamhouse.core.errors import CorruptBatch, InflatedTooLarge, InvalidRecord, LimitExceeded
 from streamhouse.core.limits import MAX_PREPARED_INLINE_BYTES, MAX_RECORD_ERRORS
 from streamhouse.core.topic_config import TopicConfig, effective
@@ -25,10 +25,10 @@ def config(**configs: str) -> TopicConfig:
 
 
 def test_only_compacted_topics_and_those_with_a_codec_open_batches() -> None:
-    assert not needs_preparation(config())
-    assert not needs_preparation(config(cleanup_policy="delete", compression_type="producer"))
-    assert needs_preparation(config(cleanup_policy="compact,delete"))
-    assert all(needs_preparation(config(compression_type=name)) for name in CODECS)
+    assert not config().opens_batches
+    assert not config(cleanup_policy="delete", compression_type="producer").opens_batches
+    assert config(cleanup_policy="compact,delete").opens_batches
+    assert all(config(compression_type=name).opens_batches for name in CODECS)
 
 
 @pytest.mark.parametrize("wanted", CODECS)

@@ -30,7 +30,7 @@ from streamhouse.wire.codecs import Codec, codec_of, compress
 from streamhouse.wire.null_keys import positions_without_key
 from streamhouse.wire.records import inflate_body
 
-__all__ = ["PrepareElsewhere", "needs_preparation", "prepare", "prepare_now"]
+__all__ = ["PrepareElsewhere", "prepare", "prepare_now"]
 
 _AS_PRODUCED: Final = "producer"
 _CODECS: Final[Mapping[str, Codec]] = {
@@ -46,11 +46,6 @@ _KAFKAS_FAST_LZ4: Final = 9
 
 class PrepareElsewhere(Exception):
     """The batch is too large to be prepared on the event loop."""
-
-
-def needs_preparation(config: TopicConfig) -> bool:
-    """Whether batches for a topic with these configs are opened at all."""
-    return config.compression_type != _AS_PRODUCED or config.compacts
 
 
 def prepare_now(name: object, config: TopicConfig, batch: BytesLike) -> BytesLike:

@@ -24,7 +24,7 @@ from struct import Struct
 from typing import Final
 
 from streamhouse.broker.cluster_view import ClusterView
-from streamhouse.broker.preparation import needs_preparation, prepare, prepare_now
+from streamhouse.broker.preparation import prepare, prepare_now
 from streamhouse.cluster.lease_table import LeaseTable, Stage
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import (
@@ -175,13 +175,13 @@ class LeasedWriter(Writer):
             return None
         config = partition.config
         check_batch(partition, config, batch, self._clock)
-        if needs_preparation(config) and config != prepared_for:
+        if config.opens_batches and config != prepared_for:
             batch = prepare_now(partition, config, batch)
         return self._log.append_to(partition, batch, acks=acks)
 
     async def prepare(self, key: PartitionKey, batch: BytesLike) -> tuple[BytesLike, TopicConfig] | None:
         partition = self._log.partition(key)
-        if partition is None or not needs_preparation(partition.config):
+        if partition is None or not partition.config.opens_batches:
             return None
         name, config = str(partition), partition.config
         check_batch(name, config, batch, self._clock)
