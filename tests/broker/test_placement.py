@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from streamhouse import StreamHouse
+from streamhouse.broker.caller import Caller
 from streamhouse.broker.placement import check_brokers, leaders_to_be
+from streamhouse.broker.topics import WantedTopic
 from streamhouse.cluster.assigner import DRAINING, Assigner
 from streamhouse.core.errors import InvalidReplicaAssignment
 from streamhouse.core.ids import TopicId
 from streamhouse.metadata.contract import Agent, Topic, WriteMode
+
+CALLER = Caller(protocol="test")
 
 
 def agent(number: int, *, group: str = "default", **metadata: Any) -> Agent:
@@ -71,3 +80,39 @@ def test_one_broker_that_leads_is_the_only_placement() -> None:
     ):
         with pytest.raises(InvalidReplicaAssignment, match=words):
             check_brokers("t/0", brokers, leader)
+
+
+@asynccontextmanager
+async def fleet_agent(directory: Path, dsn: str, name: str) -> AsyncIterator[StreamHouse]:
+    async with StreamHouse.open(
+        data_dir=str(directory / name),
+        metadata_url=dsn,
+        store_url=f"file://{directory}/objects",
+        agent_id=name,
+        wal_file_bytes="1MiB",
+    ) as sh:
+        yield sh
+
+
+@pytest.mark.timeout(180)
+async def test_a_topic_of_a_fleet_is_made_again_with_the_placement_it_had(
+    tmp_path: Path, postgres_database: str
+) -> None:
+    """The story of a script: it writes down where the partitions are, and makes the topic anew with that placement."""
+    async with fleet_agent(tmp_path, postgres_database, "a") as a, fleet_agent(tmp_path, postgres_database, "b"):
+        topics, view = a.broker.topics, a.broker.view
+        made = await topics.create(WantedTopic(name="t", partition_count=8, configs={}), caller=CALLER)
+        found = await view.leaders_to_be(made)
+        assert len(set(found)) == 2
+        async with asyncio.timeout(60):
+            while [leader and leader.node.node_id for leader in map(view.leader, made.partition_keys())] != found:
+                await view.wait_changed(1)
+        placed = {number: [leader] for number, leader in enumerate(found) if leader is not None}
+        for number, brokers in placed.items():
+            await topics.check_reassignment("t", number, brokers)
+        await topics.delete(made, caller=CALLER)
+        swapped = {number: placed[7 - number] for number in placed}
+        with pytest.raises(InvalidReplicaAssignment, match="leads it"):
+            await topics.create(WantedTopic(name="t", brokers=swapped, configs={}), caller=CALLER)
+        again = await topics.create(WantedTopic(name="t", brokers=placed, configs={}), caller=CALLER)
+        assert again.partition_count == 8
