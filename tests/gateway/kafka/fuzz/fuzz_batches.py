@@ -30,72 +30,82 @@ PARTITIONS = 2
 PRODUCE = 0
 _BY_ID_FROM = 13
 _CRC_AT, _CHECKED_FROM = 17, 21
-_NEW_PRODUCER, _KNOWN_PRODUCERS = 1 << 40, (1, 2, 3)
+_PRODUCERS = 50
 
 
-def produce_fields(rng: Random, version: int, topic_ids: Mapping[str, UUID]) -> dict[str, Any]:
-    """The fields of a Produce request whose records are batches."""
-    return {
-        "transactional_id": None if rng.random() < 0.95 else rng.choice(("", "tx")),
-        "acks": rng.choice((-1, -1, -1, 1, 1, 0, 2)),
-        "timeout": rng.choice((0, 1000, 1000, 1000, -1)),
-        "topic_data": [_topic(rng, version, topic_ids) for _ in range(rng.choice((1, 1, 1, 2)))],
-    }
+class Batches:
+    """Produce requests with batches. Knows which epoch each of its producers has reached."""
 
+    def __init__(self, rng: Random, topic_ids: Mapping[str, UUID]) -> None:
+        """``topic_ids``: of TOPICS, for the versions that name a topic by its id."""
+        self._rng = rng
+        self._topic_ids = topic_ids
+        self._starts = 0
 
-def _topic(rng: Random, version: int, topic_ids: Mapping[str, UUID]) -> dict[str, Any]:
-    name = rng.choice(list(TOPICS))
-    named = {"topic_id": topic_ids.get(name, UUID(int=1))} if version >= _BY_ID_FROM else {"name": name}
-    indexes = range(rng.choice((1, 1, PARTITIONS, PARTITIONS + 1)))
-    return {**named, "partition_data": [{"index": index, "records": random_records(rng)} for index in indexes]}
+    def request(self, version: int) -> dict[str, Any]:
+        """The fields of a Produce request."""
+        rng = self._rng
+        return {
+            "transactional_id": None if rng.random() < 0.95 else rng.choice(("", "tx")),
+            "acks": rng.choice((-1, -1, -1, 1, 1, 0, 2)),
+            "timeout": rng.choice((0, 1000, 1000, 1000, -1)),
+            "topic_data": [self._topic(version) for _ in range(rng.choice((1, 1, 1, 2)))],
+        }
 
+    def _topic(self, version: int) -> dict[str, Any]:
+        name = self._rng.choice(list(TOPICS))
+        named = {"topic_id": self._topic_ids.get(name, UUID(int=1))} if version >= _BY_ID_FROM else {"name": name}
+        indexes = range(self._rng.choice((1, 1, PARTITIONS, PARTITIONS + 1)))
+        return {**named, "partition_data": [{"index": index, "records": self.records()} for index in indexes]}
 
-def random_records(rng: Random) -> bytes | None:
-    batch = valid_batch(rng)
-    match rng.choices(("valid", "resealed", "damaged", "two", "cut", "null"), (60, 20, 8, 4, 4, 1))[0]:
-        case "resealed":
-            return resealed(_damaged(batch, rng, since=_CHECKED_FROM))
-        case "damaged":
-            return _damaged(batch, rng, since=0)
-        case "two":
-            return batch + valid_batch(rng)
-        case "cut":
-            return batch[: rng.randrange(len(batch))]
-        case "null":
-            return None
-    return batch
+    def records(self) -> bytes | None:
+        """A batch as it is, or what is left of one."""
+        rng, batch = self._rng, self._valid()
+        match rng.choices(("valid", "resealed", "damaged", "two", "cut", "null"), (60, 20, 8, 4, 4, 1))[0]:
+            case "resealed":
+                return resealed(_damaged(batch, rng, since=_CHECKED_FROM))
+            case "damaged":
+                return _damaged(batch, rng, since=0)
+            case "two":
+                return batch + self._valid()
+            case "cut":
+                return batch[: rng.randrange(len(batch))]
+            case "null":
+                return None
+        return batch
 
+    def _valid(self) -> bytes:
+        rng = self._rng
+        records = [self._record() for _ in range(rng.choice((1, 1, 2, 5, 40)))]
+        if rng.random() < 0.005:
+            records.append(Record(key=b"k", value=bytes(300_000)))  # large, and tiny when it is compressed
+        return build_batch(records, codec=rng.choice(list(Codec)), **self._producer())
 
-def valid_batch(rng: Random) -> bytes:
-    records = [
-        Record(
+    def _record(self) -> Record:
+        rng = self._rng
+        return Record(
             key=rng.choice((None, b"", b"k", b"key-%d" % rng.randrange(5))),
             value=rng.choice((None, b"", rng.randbytes(rng.choice((1, 20, 200))), b"x" * rng.choice((100, 3000)))),
             timestamp_ms=rng.choice((-1, 0, 1_700_000_000_000 + rng.randrange(1000))),
-            headers=tuple(
-                Header("h" * rng.randrange(4), rng.choice((None, b"v"))) for _ in range(rng.choice((0, 0, 2)))
-            ),
+            headers=tuple(Header("h" * rng.randrange(4), rng.choice((None, b"v"))) for _ in range(rng.choice((0, 2)))),
         )
-        for _ in range(rng.choice((1, 1, 2, 5, 40)))
-    ]
-    if rng.random() < 0.005:
-        records.append(Record(key=b"k", value=bytes(300_000)))  # large, and tiny when it is compressed
-    return build_batch(records, codec=rng.choice(list(Codec)), **_producer(rng))
 
-
-def _producer(rng: Random) -> dict[str, Any]:
-    """None; a new one, whose first batch is right; or a known one, which most often says what is out of order."""
-    chance = rng.random()
-    if chance < 0.6:
-        return {}
-    if chance < 0.85:
-        return {"producer_id": _NEW_PRODUCER + rng.getrandbits(30), "producer_epoch": 0, "base_sequence": 0}
-    return {
-        "producer_id": rng.choice(_KNOWN_PRODUCERS),
-        "producer_epoch": rng.randrange(4),
-        "base_sequence": rng.choice((0, 0, 1, 2, -1, 0x7FFFFFFF)),
-        "is_transactional": rng.random() < 0.1,
-    }
+    def _producer(self) -> dict[str, Any]:
+        """None; one that begins a new epoch, which is right; or one that most often is out of order."""
+        rng, chance = self._rng, self._rng.random()
+        if chance < 0.6:
+            return {}
+        if chance < 0.85:
+            # A few producers that begin again and again: each id that is new would take memory, and rightly so.
+            self._starts += 1
+            epoch, number = divmod(self._starts, _PRODUCERS)
+            return {"producer_id": 1000 + number, "producer_epoch": epoch % 2**15, "base_sequence": 0}
+        return {
+            "producer_id": rng.choice((1, 2, 3)),
+            "producer_epoch": rng.randrange(4),
+            "base_sequence": rng.choice((0, 0, 1, 2, -1, 0x7FFFFFFF)),
+            "is_transactional": rng.random() < 0.1,
+        }
 
 
 def resealed(batch: bytes) -> bytes:

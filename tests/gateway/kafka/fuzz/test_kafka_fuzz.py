@@ -19,8 +19,8 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-from fuzz_batches import PARTITIONS, TOPICS, random_records
-from fuzz_frames import KEYS, NO_IDS, mutated
+from fuzz_batches import PARTITIONS, TOPICS, Batches
+from fuzz_frames import KEYS, mutated
 from fuzzing import HANG_S, Report, Victim, ask, fuzz
 
 from streamhouse.core.errors import StreamHouseError
@@ -78,13 +78,14 @@ def _kafka_port(child: subprocess.Popen[bytes], log: Path) -> int:
 
 
 def frames(
-    count: int, *, only: Container[int] = (), never: Container[int] = (), topic_ids: Mapping[str, UUID] = NO_IDS
+    count: int, *, only: Container[int] = (), never: Container[int] = (), topic_ids: Mapping[str, UUID] | None = None
 ) -> Iterator[bytes]:
     """``only``, ``never``: API keys as the server reads them, whatever the damage made of the frame."""
     rng = Random(SEED)
+    batches = Batches(rng, topic_ids or {})
     keys = [key for key in KEYS if not only or key in only]
     while count:
-        frame = mutated(rng, keys, topic_ids)
+        frame = mutated(rng, keys, batches)
         key = int.from_bytes(frame[4:6], "big")
         if key not in never and (not only or key in only):
             count -= 1
@@ -123,10 +124,10 @@ def assert_unharmed(report: Report, count: int) -> None:
 
 
 def test_most_batches_are_valid_and_the_rest_fails_at_every_check() -> None:
-    rng = Random(SEED)
+    batches = Batches(Random(SEED), {})
     outcomes: Counter[str] = Counter()
     for _ in range(1000):
-        records = random_records(rng) or b""
+        records = batches.records() or b""
         try:
             decode_records(records, max_inflated_bytes=1 << 20)
             outcomes["read"] += 1
