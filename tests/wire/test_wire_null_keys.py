@@ -6,7 +6,7 @@ import pytest
 
 from streamhouse.core.errors import CorruptBatch
 from streamhouse.wire.batch import HEADER_BYTES, read_header
-from streamhouse.wire.null_keys import positions_without_key
+from streamhouse.wire.null_keys import find_null_keys
 from streamhouse.wire.records import Header, Record, build_batch
 
 
@@ -14,7 +14,9 @@ from streamhouse.wire.records import Header, Record, build_batch
 def test_positions_of_records_without_a_key(missing: tuple[int, ...]) -> None:
     records = [Record(key=None if n in missing else b"" if n % 2 else b"k", value=b"v") for n in range(100)]
     batch = build_batch(records, base_offset=1000)
-    assert positions_without_key(batch[HEADER_BYTES:], read_header(batch)) == list(missing)
+    for at_most in (100, 3, 0):
+        found = find_null_keys(batch[HEADER_BYTES:], read_header(batch), at_most=at_most)
+        assert found == (len(missing), list(missing)[:at_most])
 
 
 def test_damage_behind_the_key_is_found() -> None:
@@ -22,6 +24,6 @@ def test_damage_behind_the_key_is_found() -> None:
     body = bytearray(batch[HEADER_BYTES:])
     body[-2] = 0x50  # the length of the header's value
     with pytest.raises(CorruptBatch, match="header value"):
-        positions_without_key(body, read_header(batch))
+        find_null_keys(body, read_header(batch), at_most=1)
     with pytest.raises(CorruptBatch):
-        positions_without_key(batch[HEADER_BYTES:-1], read_header(batch))
+        find_null_keys(batch[HEADER_BYTES:-1], read_header(batch), at_most=1)

@@ -27,7 +27,7 @@ from streamhouse.core.topic_config import TopicConfig
 from streamhouse.wire.batch import CODEC_MASK, HEADER_BYTES, BatchHeader, check_batch, join_batch, read_header
 from streamhouse.wire.buffers import BytesLike
 from streamhouse.wire.codecs import Codec, codec_of, compress
-from streamhouse.wire.null_keys import positions_without_key
+from streamhouse.wire.null_keys import find_null_keys
 from streamhouse.wire.records import inflate_body
 
 __all__ = ["PrepareElsewhere", "prepare", "prepare_now"]
@@ -74,19 +74,16 @@ def prepare(
         raise InflatedTooLarge(f"{name}: the records take more than {max_inflated_bytes} bytes")
     try:
         body = inflate_body(batch, 0, header, max_bytes=max_inflated_bytes)
-        without_key = positions_without_key(body, header)
+        without_key = find_null_keys(body, header, at_most=MAX_RECORD_ERRORS if config.compacts else 0)
     except CorruptBatch as error:
         # The checksum was right: the producer made these bytes, and would send the same ones again.
         raise InvalidRecord(f"{name}: the records of a batch cannot be read: {error.message}") from None
-    if without_key and config.compacts:
+    if without_key.total and config.compacts:
         raise InvalidRecord(
-            f"{name}: {len(without_key)} of {header.record_count} records have no key, and a compacted topic keeps"
+            f"{name}: {without_key.total} of {header.record_count} records have no key, and a compacted topic keeps"
             " records by their key",
             hint="give every record a key, or set cleanup.policy to delete",
-            record_errors=[
-                RecordError(index, "a record for a compacted topic needs a key")
-                for index in without_key[:MAX_RECORD_ERRORS]
-            ],
+            record_errors=[RecordError(at, "a record for a compacted topic needs a key") for at in without_key.first],
         )
     return batch if codec == header.codec else _compressed(name, config, header, body, codec)
 
