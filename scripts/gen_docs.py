@@ -160,8 +160,7 @@ name or a value that does not fit is refused with Kafka's INVALID_CONFIG and a m
 are stored in one spelling (`TRUE` becomes `true`, `007` becomes `7`).
 
 Different from Kafka, on purpose: `retention.ms` is 24 hours by default (Kafka: 7 days); `max.message.bytes` ends at
-{format_size(limits.MAX_BATCH_BYTES)}, the largest batch there is; `compression.type` is `producer` only, until another
-value would really be honoured.
+{format_size(limits.MAX_BATCH_BYTES)}, the largest batch there is.
 
 `min.compaction.lag.ms` may not exceed `max.compaction.lag.ms`. `diskless.enable` is fixed when the topic is created.
 

@@ -28,8 +28,7 @@ TABLE = Path(__file__).resolve().parents[1] / "src" / "streamhouse" / "gateway" 
 # What a broker of Apache Kafka 4.2 is asked by clients and tools: data, groups, topics, transactions, access, quotas.
 API_KEYS = (
     *range(4),
-    *range(8, 34),
-    *range(35, 52),
+    *range(8, 52),
     *(55, 57, 60, 61, 65, 66, 68, 69, 74, 75),
 )
 

@@ -335,6 +335,46 @@ async def the_broker_stamps_records_of_a_topic_with_log_append_time(on: Scene) -
     return before_ms <= found.timestamp_ms <= on.sh.clock.wall_ms()
 
 
+@behaviour(refused("INVALID_RECORD"))
+async def a_compacted_topic_takes_no_record_without_a_key(on: Scene) -> Any:
+    await on.create(cleanup_policy="compact")
+    return await on.write(b"a")
+
+
+@behaviour(refused("INVALID_RECORD"))
+async def a_compacted_topic_takes_no_compressed_record_without_a_key(on: Scene) -> Any:
+    await on.create(cleanup_policy="compact,delete")
+    return await on.write(b"a", codec=Codec.ZSTD)
+
+
+@behaviour((b"", b"a"))
+async def a_compacted_topic_takes_an_empty_key(on: Scene) -> Any:
+    await on.create(cleanup_policy="compact")
+    found = await on.write_record(Record(key=b"", value=b"a", timestamp_ms=on.sh.clock.wall_ms()))
+    return found.key, found.value
+
+
+@behaviour((0, [b"a" * 100, b"b", b"c"]))
+async def a_topic_with_a_codec_of_its_own_takes_batches_of_every_codec(on: Scene) -> Any:
+    await on.create(compression_type="gzip")
+    first = await on.write(b"a" * 100)
+    await on.write(b"b", codec=Codec.LZ4)
+    await on.write(b"c", codec=Codec.GZIP)
+    return first, await on.read()
+
+
+@behaviour(refused("MESSAGE_TOO_LARGE"))
+async def a_batch_is_measured_after_it_was_uncompressed_for_its_topic(on: Scene) -> Any:
+    await on.create(compression_type="uncompressed", max_message_bytes="500")
+    return await on.write(b"x" * 600, codec=Codec.GZIP)
+
+
+@behaviour(refused("MESSAGE_TOO_LARGE"))
+async def a_batch_is_measured_before_it_is_compressed_for_its_topic(on: Scene) -> Any:
+    await on.create(compression_type="gzip", max_message_bytes="500")
+    return await on.write(b"x" * 600)
+
+
 @behaviour((None, b"", 5))
 async def null_and_empty_are_kept_apart(on: Scene) -> Any:
     await on.create()

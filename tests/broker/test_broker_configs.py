@@ -76,7 +76,7 @@ async def test_a_topic_grows_and_never_shrinks(broker: Broker) -> None:
         with pytest.raises(InvalidPartitions):
             await broker.topics.grow("t", count, caller=CALLER)
     with pytest.raises(InvalidReplicaAssignment):
-        await broker.topics.grow("t", 4, caller=CALLER, has_assignments=True)
+        await broker.topics.grow("t", 4, caller=CALLER, brokers=[[99]])
     assert (await broker.topics.fresh("t")).partition_count == 3
 
 
@@ -84,6 +84,6 @@ async def test_what_a_topic_cannot_be(broker: Broker) -> None:
     with pytest.raises(InvalidReplicationFactor):
         await broker.topics.create(WantedTopic(name="u", replication_factor=0, configs={}), caller=CALLER)
     with pytest.raises(InvalidReplicaAssignment):
-        await broker.topics.create(WantedTopic(name="u", has_assignments=True, configs={}), caller=CALLER)
+        await broker.topics.create(WantedTopic(name="u", brokers={0: [99]}, configs={}), caller=CALLER)
     with pytest.raises(UnknownTopicId):
         await broker.topics.fresh_by_id(TopicId(UUID(int=99)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from typing import Final
 
 from streamhouse.app.log_parts import LogParts, Surroundings
 from streamhouse.app.stores import Stores
@@ -26,10 +27,14 @@ from streamhouse.broker.writes import Writes
 from streamhouse.core.clock import Clock
 from streamhouse.core.randomness import Randomness
 from streamhouse.core.settings import Settings
+from streamhouse.log.offload import ThreadOffload
 from streamhouse.log.reader.options import ReaderOptions
 from streamhouse.log.reader.reader import LogReader
 from streamhouse.log.tail import TailCache
 from streamhouse.metadata.contract import Durability, MetadataStore, WriteMode
+
+_PREPARING_THREADS: Final = 1
+"""One batch at a time is opened in a thread: uncompressed, it may take MAX_INFLATED_BATCH_BYTES of memory."""
 
 
 def make_broker(around: Surroundings, made: LogParts, parts: AsyncExitStack) -> Broker:
@@ -57,6 +62,8 @@ def make_broker(around: Surroundings, made: LogParts, parts: AsyncExitStack) -> 
         options=group_options(settings),
     )
     parts.push_async_callback(groups.close)
+    offload = ThreadOffload(_PREPARING_THREADS)
+    parts.push_async_callback(offload.close)
     leased = LeasedWriter(
         log=made.log,
         leases=member.lease_table,
@@ -64,6 +71,7 @@ def make_broker(around: Surroundings, made: LogParts, parts: AsyncExitStack) -> 
         clock=around.clock,
         taking_over=member.is_taking_over,
         should_lead=member.should_lead,
+        offload=offload,
     )
     return _broker(
         settings,

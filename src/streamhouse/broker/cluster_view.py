@@ -21,6 +21,7 @@ from uuid import UUID
 from streamhouse.broker.doubt import Doubt
 from streamhouse.broker.known_leases import KnownLeases
 from streamhouse.broker.nodes import Endpoint, Leader, Node, cluster_id_text, node_of
+from streamhouse.broker.placement import leaders_to_be
 from streamhouse.core.errors import StreamHouseError, TopicNotFound
 from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.core.limits import COORDINATOR_SLOTS
@@ -191,6 +192,17 @@ class ClusterView:
                         continue
                     await self._changed.wait()
         return not waiting
+
+    async def leaders_to_be(self, topic: Topic) -> list[int | None]:
+        """The node id of the agent that should lead each partition of a topic as it will be; None without one."""
+        if topic.write_mode is WriteMode.LEADERLESS:
+            nodes = self._nodes
+            return [nodes[number % len(nodes)].node_id if nodes else None for number in range(topic.partition_count)]
+        if self._alone:
+            return [self.node_id] * topic.partition_count
+        agents = await self._metadata.list_agents(alive_within_ms=self._liveness_timeout_ms)
+        # In a thread: the ring of a hundred thousand partitions takes a second.
+        return await asyncio.to_thread(leaders_to_be, agents, await self.all_topics(), topic)
 
     def leaving_epoch(self, key: LeaseKey) -> int | None:
         """The epoch of a lease that this agent hands over, until the store names another holder or none."""

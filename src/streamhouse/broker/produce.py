@@ -10,7 +10,8 @@ is as durable as its ``acks`` ask for, refused, or overdue. This module owns the
                       │ no
                       ▼
                  append (broker/writers.py) ──refused, but may soon be taken──► wait, at most 5 s, then append again
-                      │                       (the partition opens here, is handed over, or there is no room)
+                      │                       (the partition opens here, is handed over, or there is no room;
+                      │                        or the batch is large and has to be opened first: preparation.py)
                       ▼
               offsets or a refusal ──► followers may go on ──► acknowledged, failed, or overdue ──► on_done
 
@@ -34,6 +35,7 @@ from streamhouse.broker.caller import Caller
 from streamhouse.broker.cluster_view import ClusterView, TopicRef
 from streamhouse.broker.deadlines import Deadlines
 from streamhouse.broker.leading import MAX_WAIT_S
+from streamhouse.broker.preparation import PrepareElsewhere
 from streamhouse.broker.write_order import Place, WriteOrder
 from streamhouse.broker.writes import Append, Writes, partition_key, unknown_topic
 from streamhouse.core.errors import (
@@ -45,6 +47,7 @@ from streamhouse.core.errors import (
     TransactionsUnsupported,
 )
 from streamhouse.core.ids import PartitionKey
+from streamhouse.core.topic_config import TopicConfig
 from streamhouse.wire.buffers import BytesLike
 
 __all__ = ["Outcome", "Place", "Produce", "ProduceCall", "WriteOrder"]
@@ -55,7 +58,7 @@ _ACKS: Final = frozenset({-1, 1, 0})
 class Outcome:
     """What became of one batch. Exactly one of ``append`` without ``error``, or ``error``, at the end."""
 
-    __slots__ = ("append", "error", "key", "place", "records")
+    __slots__ = ("append", "error", "key", "place", "prepared_for", "records")
 
     def __init__(self, place: Place, records: BytesLike) -> None:
         self.place = place
@@ -63,6 +66,8 @@ class Outcome:
         """None if the topic is not known here."""
         self.records: BytesLike | None = records
         """The batch while it has neither offsets nor an error."""
+        self.prepared_for: TopicConfig | None = None
+        """The configs for which ``records`` were opened and perhaps compressed again."""
         self.append: Append | None = None
         """Set when it has its offsets; it may still fail, with ``error``."""
         self.error: BaseException | None = None
@@ -273,7 +278,15 @@ class Produce:
             call.failed(outcome, earlier)
             return True
         try:
-            append = self._writes.append(key, records, acks=call.acks)
+            append = self._writes.append(key, records, acks=call.acks, prepared_for=outcome.prepared_for)
+        except PrepareElsewhere:
+            if may_wait:
+                return False
+            # The topic's configs changed while the batch waited.
+            changed = BackPressureRejected(f"{outcome.name}: the topic's configs have just changed")
+            order.refused(key, records, changed)
+            call.failed(outcome, changed)
+            return True
         except StreamHouseError as error:
             can_wait = may_wait and isinstance(error, (NotLeader, BackPressureRejected))
             if can_wait and self._writes.may_soon_take(key, error, len(records)):
@@ -295,12 +308,31 @@ class Produce:
         give_up_s = loop.time() + wait_s
         await writes.wait_settled([outcome.key for outcome in waiting if outcome.key is not None], wait_s)
         for outcome in waiting:
-            key, records = outcome.key, outcome.records
+            key = outcome.key
             assert key is not None
-            assert records is not None
+            if not call.done:
+                await self._prepare(call, outcome, key, order)
+            records = outcome.records
+            if records is None:
+                continue
             if not call.done:
                 await writes.wait_writable(key, len(records), max(give_up_s - loop.time(), 0))
             self._append_now(call, outcome, order)
+
+    async def _prepare(self, call: ProduceCall, outcome: Outcome, key: PartitionKey, order: WriteOrder) -> None:
+        """Open the batch if its topic needs that, or refuse it."""
+        records = outcome.records
+        assert records is not None
+        try:
+            prepared = await self._writes.prepare(key, records)
+        except StreamHouseError as error:
+            if not call.done:
+                if error.retriable:
+                    order.refused(key, records, error)
+                call.failed(outcome, error)
+            return
+        if prepared is not None:
+            outcome.records, outcome.prepared_for = prepared
 
     def _append_now(self, call: ProduceCall, outcome: Outcome, order: WriteOrder) -> None:
         if not call.done:

@@ -6,22 +6,26 @@ producer's first request does not meet a partition without a leader, unless that
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from streamhouse.broker.caller import Caller
 from streamhouse.broker.cluster_view import ClusterView
+from streamhouse.broker.placement import check_brokers
 from streamhouse.core import topic_config
 from streamhouse.core.errors import (
     InvalidPartitions,
     InvalidReplicaAssignment,
     InvalidReplicationFactor,
+    InvalidRequest,
+    NoReassignment,
+    PartitionNotFound,
     TopicExists,
     TopicNotFound,
     UnknownTopicId,
 )
-from streamhouse.core.ids import TopicId, check_topic_name
+from streamhouse.core.ids import PartitionKey, TopicId, check_topic_name
 from streamhouse.core.limits import MAX_PARTITIONS_PER_TOPIC
 from streamhouse.core.randomness import Randomness
 from streamhouse.metadata.contract import MetadataStore, NewTopic, Topic, WriteMode
@@ -43,8 +47,8 @@ class WantedTopic:
     partition_count: int = DEFAULT
     replication_factor: int = DEFAULT
     """Accepted for the sake of existing scripts, without effect."""
-    has_assignments: bool = False
-    """Partitions were placed by hand."""
+    brokers: Mapping[int, Sequence[int]] | None = None
+    """Placed by hand: the brokers of each partition. The counts above are DEFAULT then."""
     configs: Mapping[str, str]
 
 
@@ -81,7 +85,7 @@ class TopicAdmin:
 
     async def check(self, wanted: WantedTopic) -> NewTopic:
         """What ``create`` would make of it, or why not. Raises as ``create`` does."""
-        new = self._new(wanted)
+        new = await self._new(wanted)
         try:
             await self._metadata.get_topic(new.name)
         except TopicNotFound:
@@ -94,7 +98,7 @@ class TopicAdmin:
         Raises TopicExists, InvalidTopicName, InvalidPartitions, InvalidReplicationFactor, InvalidReplicaAssignment,
         InvalidTopicConfig.
         """
-        topic = await self._metadata.create_topic(self._new(wanted))
+        topic = await self._metadata.create_topic(await self._new(wanted))
         self._view.learned(topic)
         await self._wait_led(topic, timeout_s)
         return topic
@@ -121,11 +125,14 @@ class TopicAdmin:
         partition_count: int,
         *,
         caller: Caller,
-        has_assignments: bool = False,
+        brokers: Sequence[Sequence[int]] | None = None,
         validate_only: bool = False,
         timeout_s: float = _LEAD_TIMEOUT_S,
     ) -> Topic:
-        """Raises TopicNotFound, InvalidPartitions, InvalidReplicaAssignment."""
+        """``brokers``: of each new partition, if they are placed by hand.
+
+        Raises TopicNotFound, InvalidPartitions, InvalidReplicaAssignment.
+        """
         topic = await self.fresh(name)
         if partition_count == topic.partition_count:
             raise InvalidPartitions(f"topic {name} already has {partition_count} partitions")
@@ -135,8 +142,12 @@ class TopicAdmin:
                 hint="create a new topic with fewer and copy the records",
             )
         _check_count(partition_count)
-        if has_assignments:
-            raise InvalidReplicaAssignment(f"partitions of {name} cannot be placed by hand")
+        if brokers:
+            added = partition_count - topic.partition_count
+            if len(brokers) != added:
+                raise InvalidReplicaAssignment(f"topic {name} gets {added} new partitions, {len(brokers)} are placed")
+            placed = dict(enumerate(brokers, topic.partition_count))
+            await self._check_placement(replace(topic, partition_count=partition_count), placed)
         if validate_only:
             return topic
         grown = await self._metadata.grow_topic(topic.topic_id, partition_count)
@@ -144,10 +155,41 @@ class TopicAdmin:
         await self._wait_led(grown, timeout_s)
         return grown
 
-    def _new(self, wanted: WantedTopic) -> NewTopic:
+    async def check_reassignment(self, name: str, partition: int, brokers: Sequence[int]) -> None:
+        """Returns if the partition is already where ``brokers`` want it: its leader alone.
+
+        Raises TopicNotFound, PartitionNotFound, InvalidReplicaAssignment.
+        """
+        topic = await self._partition(name, partition)
+        key = PartitionKey(topic.topic_id, partition)
+        if self._view.leader(key) is None:
+            await self._view.find_leaders([topic])
+        leader = self._view.leader(key)
+        check_brokers(f"{name}/{partition}", brokers, None if leader is None else leader.node.node_id)
+
+    async def check_cancellation(self, name: str, partition: int) -> None:
+        """Raises NoReassignment, because partitions are never being reassigned; TopicNotFound, PartitionNotFound."""
+        await self._partition(name, partition)
+        raise NoReassignment(f"{name}/{partition} is not being reassigned")
+
+    async def _partition(self, name: str, partition: int) -> Topic:
+        topic = await self._view.find_topic(name)
+        if topic is None:
+            raise TopicNotFound(f"there is no topic {name}")
+        if not 0 <= partition < topic.partition_count:
+            raise PartitionNotFound(f"{name} has partitions 0 to {topic.partition_count - 1}, not {partition}")
+        return topic
+
+    async def _check_placement(self, topic: Topic, placed: Mapping[int, Sequence[int]]) -> None:
+        """``topic`` as it will be. Raises InvalidReplicaAssignment."""
+        leaders = await self._view.leaders_to_be(topic)
+        for partition, brokers in sorted(placed.items()):
+            check_brokers(f"{topic.name}/{partition}", brokers, leaders[partition])
+
+    async def _new(self, wanted: WantedTopic) -> NewTopic:
         name = check_topic_name(wanted.name)
-        if wanted.has_assignments:
-            raise InvalidReplicaAssignment(f"partitions of {name} cannot be placed by hand")
+        if wanted.brokers is not None:
+            wanted = _counted(wanted, wanted.brokers)
         if wanted.replication_factor != DEFAULT and wanted.replication_factor < 1:
             raise InvalidReplicationFactor(f"replication factor {wanted.replication_factor} makes no sense")
         count = wanted.partition_count
@@ -156,17 +198,43 @@ class TopicAdmin:
         _check_count(count)
         configs = topic_config.validate(wanted.configs)
         leaderless = topic_config.effective(configs).diskless_enable
-        return NewTopic(
+        new = NewTopic(
             topic_id=TopicId(self._randomness.uuid()),
             name=name,
             partition_count=count,
             configs=configs,
             write_mode=WriteMode.LEADERLESS if leaderless else WriteMode.LEASED,
         )
+        if wanted.brokers is not None:
+            topic = Topic(
+                topic_id=new.topic_id,
+                name=name,
+                partition_count=count,
+                configs=configs,
+                write_mode=new.write_mode,
+                created_at_ms=0,
+                version=0,
+            )
+            await self._check_placement(topic, wanted.brokers)
+        return new
 
     async def _wait_led(self, topic: Topic, timeout_s: float) -> None:
         if topic.write_mode is WriteMode.LEASED and self._view.has_agents:
             await self._view.wait_led(topic.partition_keys(), timeout_s=min(timeout_s, _LEAD_TIMEOUT_S))
+
+
+def _counted(wanted: WantedTopic, brokers: Mapping[int, Sequence[int]]) -> WantedTopic:
+    """A topic that is placed by hand, with as many partitions as are placed."""
+    if (wanted.partition_count, wanted.replication_factor) != (DEFAULT, DEFAULT):
+        raise InvalidRequest(
+            f"partitions of {wanted.name} are placed by hand, and partition count or replication factor is given too",
+            hint="set both to -1",
+        )
+    if sorted(brokers) != list(range(len(brokers))):
+        raise InvalidReplicaAssignment(
+            f"{len(brokers)} partitions of {wanted.name} are placed: these must be partitions 0 to {len(brokers) - 1}"
+        )
+    return replace(wanted, partition_count=len(brokers))
 
 
 def _check_count(count: int) -> None:

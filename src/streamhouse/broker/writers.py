@@ -8,6 +8,8 @@
 A topic's write mode never changes, so broker/writes.py asks the view for it and passes each call to that mode's writer.
 Nothing else in the broker knows the modes.
 
+**Preparation.** Batches of compacted topics, and of topics with a codec of their own, are opened (preparation.py).
+
 **Checks.** ``check_batch`` has the rules about a client's batch that hold for every mode and every front end: one whole
 batch, no control records, no transactions yet, no larger and no further off in time than the topic allows. It reads
 the header and never decodes records. The log afterwards checks the checksum and the codec, because it copies the batch
@@ -22,6 +24,7 @@ from struct import Struct
 from typing import Final
 
 from streamhouse.broker.cluster_view import ClusterView
+from streamhouse.broker.preparation import prepare, prepare_now
 from streamhouse.cluster.lease_table import LeaseTable, Stage
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import (
@@ -37,6 +40,7 @@ from streamhouse.core.topic_config import TopicConfig, effective
 from streamhouse.log.leased.log import LeasedLog
 from streamhouse.log.leased.partition import Phase
 from streamhouse.log.leased.writing import Append
+from streamhouse.log.offload import InlineOffload, Offload
 from streamhouse.metadata.dedup import ProducerWindow
 from streamhouse.wire.batch import (
     CONTROL_BIT,
@@ -62,10 +66,21 @@ _OPEN: Final = Phase.OPEN
 class Writer:
     """The protocol, with the answers of a process that has no agent: it answers for no partition."""
 
-    def append(self, key: PartitionKey, batch: BytesLike, *, acks: int) -> Append | None:
+    def append(
+        self, key: PartitionKey, batch: BytesLike, *, acks: int, prepared_for: TopicConfig | None = None
+    ) -> Append | None:
         """Check one client's batch and take it. None: this agent does not answer for the partition.
 
         Nothing is awaited between the check and the offsets (R11), and nothing was taken when it raises.
+        ``prepared_for``: the configs for which ``prepare`` made this batch. Raises PrepareElsewhere for a batch that
+        needs ``prepare`` first, and what ``check_batch`` and the log raise.
+        """
+        return None
+
+    async def prepare(self, key: PartitionKey, batch: BytesLike) -> tuple[BytesLike, TopicConfig] | None:
+        """Open a batch in a thread, and return it as it is to be stored, with the configs that say so.
+
+        None: its topic does not need that, or this agent does not answer for the partition. Raises as ``append`` does.
         """
         return None
 
@@ -108,7 +123,9 @@ class LeaderlessWriter(Writer):
     def __init__(self, view: ClusterView) -> None:
         self._view = view
 
-    def append(self, key: PartitionKey, batch: BytesLike, *, acks: int) -> Append | None:
+    def append(
+        self, key: PartitionKey, batch: BytesLike, *, acks: int, prepared_for: TopicConfig | None = None
+    ) -> Append | None:
         raise InvalidRequest(
             f"{self._view.name_of(key)} is leaderless (diskless.enable), which cannot be written yet",
             hint="create the topic without diskless.enable",
@@ -133,10 +150,12 @@ class LeasedWriter(Writer):
         clock: Clock,
         taking_over: Callable[[PartitionKey], bool] = lambda key: False,
         should_lead: Callable[[PartitionKey], bool] = lambda key: False,
+        offload: Offload | None = None,
     ) -> None:
         """``taking_over``: whether this agent has agreed to lead a partition that another agent still closes.
 
         ``should_lead``: whether this agent should lead it as far as is known; asks for the lease at once if so.
+        ``offload``: where large batches are prepared; None does it on the event loop.
         """
         self._log = log
         self._leases = leases
@@ -144,15 +163,29 @@ class LeasedWriter(Writer):
         self._clock = clock
         self._taking_over = taking_over
         self._should_lead = should_lead
+        self._offload = offload or InlineOffload()
         self._next_change: asyncio.Task[None] | None = None
         """Shared by all callers that wait: a change wakes each of them once."""
 
-    def append(self, key: PartitionKey, batch: BytesLike, *, acks: int) -> Append | None:
+    def append(
+        self, key: PartitionKey, batch: BytesLike, *, acks: int, prepared_for: TopicConfig | None = None
+    ) -> Append | None:
         partition = self._log.partition(key)
         if partition is None:
             return None
-        check_batch(partition, partition.config, batch, self._clock)
+        config = partition.config
+        check_batch(partition, config, batch, self._clock)
+        if config.opens_batches and config != prepared_for:
+            batch = prepare_now(partition, config, batch)
         return self._log.append_to(partition, batch, acks=acks)
+
+    async def prepare(self, key: PartitionKey, batch: BytesLike) -> tuple[BytesLike, TopicConfig] | None:
+        partition = self._log.partition(key)
+        if partition is None or not partition.config.opens_batches:
+            return None
+        name, config = str(partition), partition.config
+        check_batch(name, config, batch, self._clock)
+        return await self._offload.run(prepare, name, config, batch), config
 
     def epoch(self, key: PartitionKey) -> int | None:
         partition = self._log.partition(key)

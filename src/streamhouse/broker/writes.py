@@ -22,6 +22,7 @@ from streamhouse.core.errors import (
     UnknownTopicId,
 )
 from streamhouse.core.ids import PartitionKey, TopicId, topic_id_text
+from streamhouse.core.topic_config import TopicConfig
 from streamhouse.log.leased.writing import Append
 from streamhouse.log.reader.reader import LogReader
 from streamhouse.metadata.contract import MetadataStore, WriteMode
@@ -57,14 +58,17 @@ class Writes:
         topic = self._view.topic_by_id(key.topic_id)
         return self._leased if topic is None else self._writers[topic.write_mode]
 
-    def append(self, key: PartitionKey, batch: BytesLike, *, acks: int) -> Append:
+    def append(
+        self, key: PartitionKey, batch: BytesLike, *, acks: int, prepared_for: TopicConfig | None = None
+    ) -> Append:
         """Give one client's batch its offsets. ``Append.done`` belongs to the log: shield it before awaiting it.
 
         Nothing was taken when this raises: NotLeader, PartitionNotFound, CorruptBatch, InvalidRecord, InvalidTimestamp,
         LimitExceeded, TransactionsUnsupported, BackPressureRejected, WalFailed, and what idempotent producers get.
+        PrepareElsewhere: call ``prepare`` first, and pass its configs as ``prepared_for``.
         """
         # Most partitions are leased and led here: the view need not be asked for their mode.
-        append = self._leased.append(key, batch, acks=acks)
+        append = self._leased.append(key, batch, acks=acks, prepared_for=prepared_for)
         if append is None:
             self._check_exists(key)
             writer = self.writer(key)
@@ -72,6 +76,10 @@ class Writes:
             if append is None:
                 raise self.not_here(key)
         return append
+
+    async def prepare(self, key: PartitionKey, batch: BytesLike) -> tuple[BytesLike, TopicConfig] | None:
+        """Open a large batch for a topic that needs it, off the event loop. See Writer.prepare."""
+        return await self.writer(key).prepare(key, batch)
 
     def epoch(self, key: PartitionKey) -> int | None:
         """The epoch under which this agent answers for the partition; None if it does not.

@@ -11,6 +11,8 @@ GIB: Final = 1024 * MIB
 # Record batches.
 MAX_BATCH_BYTES: Final = 100 * MIB  # a request may not be larger, so a batch cannot be
 MAX_INFLATED_BATCH_BYTES: Final = 256 * MIB  # a 100 MiB zstd bomb inflates to terabytes; no honest batch comes near
+MAX_PREPARED_INLINE_BYTES: Final = 256 * KIB  # uncompressed; more would hold up the event loop for milliseconds
+MAX_RECORD_ERRORS: Final = 1000  # named in one answer; clients fail the whole batch whatever their number
 MAX_RECORDS_PER_BATCH: Final = 10_000_000  # an empty record is 7 bytes on the wire: 100 MiB hold 15 M at most
 MAX_HEADERS_PER_RECORD: Final = 10_000  # a record's headers are decoded into objects: about 1 MB for one record at most
 MAX_CODEC_FRAMES: Final = 1000  # gzip members, lz4 or zstd frames in one batch: a writer makes one

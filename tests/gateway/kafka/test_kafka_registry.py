@@ -14,9 +14,10 @@ PROMISED = {
     *(19, 20, 37, 32, 33, 44),
     *(10, 11, 14, 12, 13, 8, 9, 47, 15, 16, 42, 69, 68),
     *(22,),
-    *(46, 45, 43, 48, 50, 74, 55, 66),
+    *(46, 45, 43, 48, 50, 74, 55, 66, 34),
+    *(17, 36, 29, 30, 31),
 }
-"""Data, cluster, topics, groups, producers, and what Kafka's tools ask for."""
+"""Data, cluster, topics, groups, producers, what Kafka's tools ask for, and access, which is refused."""
 
 
 def test_every_promised_api_is_served() -> None:

@@ -9,7 +9,8 @@
     │   ├── InvalidTopicName
     │   ├── InvalidPartitions
     │   ├── InvalidReplicationFactor
-    │   ├── InvalidReplicaAssignment    partitions placed by hand; only the ring places them
+    │   ├── InvalidReplicaAssignment    partitions placed by hand, and not where the ring places them
+    │   ├── NoReassignment              there is nothing to cancel: the ring places partitions
     │   ├── InvalidRecord               a batch that is whole, but a client may not write it
     │   ├── InvalidAcks                 acks is -1 (all), 1 or 0
     │   ├── InvalidTimestamp            a record's time is further away than its topic allows

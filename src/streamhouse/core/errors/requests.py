@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from streamhouse.core.errors.base import StreamHouseError
 
 
@@ -29,12 +32,31 @@ class InvalidReplicaAssignment(InvalidRequest):
     default_hint = "leave the placement out: agents share the partitions by themselves"
 
 
+class NoReassignment(InvalidRequest):
+    kafka_code = 85  # NO_REASSIGNMENT_IN_PROGRESS
+    default_hint = "agents share the partitions by themselves, and move them when an agent comes or goes"
+
+
 class MalformedRequest(InvalidRequest):
     pass
 
 
+class RecordError(NamedTuple):
+    """What is wrong with one record of a batch."""
+
+    position: int
+    """In the batch, from 0."""
+    message: str
+
+
 class InvalidRecord(InvalidRequest):
+    """``record_errors``: the records that are wrong, if the others of their batch are right."""
+
     kafka_code = 87  # INVALID_RECORD
+
+    def __init__(self, message: str, *, hint: str | None = None, record_errors: Sequence[RecordError] = ()) -> None:
+        super().__init__(message, hint=hint)
+        self.record_errors = tuple(record_errors)
 
 
 class InvalidAcks(InvalidRequest):

@@ -1,9 +1,9 @@
 """Every topic config of Apache Kafka 4.2, and ours.
 
-Types, ranges, synonyms and defaults are Kafka's. Three things differ, on purpose: ``retention.ms`` defaults to 24
-hours; ``max.message.bytes`` may not exceed the largest batch this system takes; ``compression.type`` is ``producer``
-only. An inert config is accepted, checked, stored and described like any other, so that tools and deployment scripts
-written for Kafka work; its entry says why nothing depends on it.
+Types, ranges, synonyms and defaults are Kafka's. Two things differ, on purpose: ``retention.ms`` defaults to 24
+hours; ``max.message.bytes`` may not exceed the largest batch this system takes. An inert config is accepted, checked,
+stored and described like any other, so that tools and deployment scripts written for Kafka work; its entry says why
+nothing depends on it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ _DAY_MS: Final = 86_400_000
 _NO_REPLICAS: Final = "there are no follower replicas: the object store keeps the copies"
 _NO_LOCAL_LOG: Final = "there are no local log files; objects are sized by the settings segment.* and by compaction"
 _ALWAYS_REMOTE: Final = "all data is in the object store already, there is no second tier"
-_PRODUCER_CODEC: Final = "batches keep their producer's codec"
 _REPLICA: Final = r"[0-9]{1,10}:[0-9]{1,10}"
 _REPLICAS: Final = "* or a list of partition:broker pairs"
 
@@ -43,8 +42,7 @@ _KEYS: Final = (
         at_most=9,
         also=(-1,),
         synonyms=("compression.gzip.level",),
-        doc="How hard gzip tries.",
-        inert=_PRODUCER_CODEC,
+        doc="The level of gzip where `compression.type=gzip` compresses a batch again. -1 is gzip's own default.",
     ),
     TopicConfigKey(
         name="compression.lz4.level",
@@ -53,17 +51,18 @@ _KEYS: Final = (
         at_least=1,
         at_most=17,
         synonyms=("compression.lz4.level",),
-        doc="How hard LZ4 tries.",
-        inert=_PRODUCER_CODEC,
+        doc="The level of LZ4 where `compression.type=lz4` compresses a batch again. 9 is the fast compressor, as in "
+        "Kafka.",
     ),
     TopicConfigKey(
         name="compression.type",
         type=STRING,
         default="producer",
-        choices=("producer",),
-        refused=("uncompressed", "zstd", "lz4", "snappy", "gzip"),
+        choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
         synonyms=("compression.type",),
-        doc="The codec in which batches are stored. Only `producer`, which keeps the producer's, is accepted so far.",
+        doc="The codec in which batches are stored. `producer` keeps the producer's. With any other value, a batch of "
+        "another codec is uncompressed and compressed again on its way in. That is much slower: set the codec in the "
+        "producers instead where you can.",
     ),
     TopicConfigKey(
         name="compression.zstd.level",
@@ -72,8 +71,7 @@ _KEYS: Final = (
         at_least=-131_072,
         at_most=22,
         synonyms=("compression.zstd.level",),
-        doc="How hard Zstandard tries.",
-        inert=_PRODUCER_CODEC,
+        doc="The level of Zstandard where `compression.type=zstd` compresses a batch again.",
     ),
     TopicConfigKey(
         name="delete.retention.ms",

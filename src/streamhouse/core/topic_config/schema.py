@@ -55,7 +55,6 @@ class TopicConfigKey:
     choices: tuple[str, ...] = ()
     pattern: str = ""  # every item of a list, or the whole of a word
     pattern_allows: str = ""  # … in words
-    refused: tuple[str, ...] = ()  # Kafka's choices that this version cannot honour
     inert: str = ""
     immutable: bool = False
 
@@ -152,11 +151,6 @@ class TopicConfigKey:
         return tuple(dict.fromkeys(items))
 
     def _parse_word(self, text: str) -> str:
-        if text in self.refused:
-            raise InvalidTopicConfig(
-                f"{self.name}={text} is not supported yet: batches are stored as their producer compressed them",
-                hint="leave it at 'producer' and set the codec in the producer",
-            )
         if self.choices and text not in self.choices:
             raise self._misfit(text)
         if self.pattern and not re.fullmatch(self.pattern, text):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, cast
 
@@ -51,6 +51,11 @@ class TopicConfig:
     segment_jitter_ms: int
     segment_ms: int
     unclean_leader_election_enable: bool
+    opens_batches: bool = field(init=False, repr=False, compare=False)
+    """Records are looked at when they are written (broker/preparation.py). Kept, because every batch asks for it."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "opens_batches", self.compression_type != "producer" or self.compacts)
 
     @property
     def deletes(self) -> bool:

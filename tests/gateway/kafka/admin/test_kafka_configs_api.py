@@ -168,7 +168,7 @@ def test_a_list_is_appended_to_and_subtracted_from(port: KafkaPort) -> None:
         ([("retention.ms", SET, "5"), ("flush.ms", SET, "never")], 40, "flush.ms"),
         ([("no.such.config", SET, "5")], 40, "no topic config"),
         ([("diskless.enable", SET, "true")], 40, "fixed when the topic is created"),
-        ([("compression.type", SET, "gzip")], 40, "not supported yet"),
+        ([("compression.type", SET, "deflate")], 40, "one of uncompressed, zstd"),
     ],
 )
 def test_a_change_is_made_whole_or_refused_whole(
@@ -179,6 +179,17 @@ def test_a_change_is_made_whole_or_refused_whole(
     assert refused.error_code == code
     assert words in refused.error_message
     assert chosen(port, name) == {"retention.ms": "1000"}
+
+
+def test_a_topic_gets_a_codec_of_its_own_and_shows_it(port: KafkaPort) -> None:
+    name = port.new_topic(**{"compression.type": "zstd", "compression.zstd.level": "9"})
+    assert chosen(port, name) == {"compression.type": "zstd", "compression.zstd.level": "9"}
+    assert alter(port, name, ("compression.type", SET, "uncompressed")).error_code == 0
+    assert chosen(port, name)["compression.type"] == "uncompressed"
+    assert replace(port, name, {"compression.type": "lz4"}).error_code == 0
+    rows = port.configs(TOPIC, name, include_documentation=True)
+    assert rows["compression.type"].value == "lz4"
+    assert "No effect" not in rows["compression.lz4.level"].documentation
 
 
 def test_validate_only_changes_nothing(port: KafkaPort) -> None:

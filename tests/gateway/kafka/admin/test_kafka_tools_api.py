@@ -8,6 +8,7 @@ from admin_ground import DESCRIBE_LOG_DIRS, KafkaPort
 ELECT_LEADERS, ALTER_REASSIGNMENTS, LIST_REASSIGNMENTS = 43, 45, 46
 CLIENT_QUOTAS, SCRAM_CREDENTIALS, DESCRIBE_QUORUM, LIST_TRANSACTIONS = 48, 50, 55, 66
 LIST_CONFIG_RESOURCES, DESCRIBE_TOPIC_PARTITIONS = 74, 75
+SASL_HANDSHAKE, DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS, ALTER_LOG_DIRS, SASL_AUTHENTICATE = 17, 29, 30, 31, 34, 36
 
 
 @pytest.mark.parametrize("version", range(3))
@@ -23,17 +24,22 @@ def test_elections_are_never_needed(port: KafkaPort, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(2))
-def test_reassignments_are_refused_clearly_and_none_is_ever_in_progress(port: KafkaPort, version: int) -> None:
-    name = port.new_topic()
+def test_a_reassignment_to_the_leader_is_done_others_are_refused_and_none_is_in_progress(
+    port: KafkaPort, version: int
+) -> None:
+    name, here = port.new_topic(), port.metadata().brokers[0].node_id
     partitions = [
-        {"partition_index": 0, "replicas": [1, 2]},
+        {"partition_index": 0, "replicas": [here, 2]},
         {"partition_index": 0, "replicas": None},
-        {"partition_index": 7, "replicas": [1]},
+        {"partition_index": 7, "replicas": [here]},
+        {"partition_index": 0, "replicas": [here]},
+        {"partition_index": 0, "replicas": []},
+        {"partition_index": 0, "replicas": [4711]},
     ]
     answer = port.ask(ALTER_REASSIGNMENTS, version, topics=[{"name": name, "partitions": partitions}])
     results = answer.responses[0].partitions
-    assert [each.error_code for each in results] == [39, 85, 3]
-    assert "placed by hand" in results[0].error_message
+    assert [each.error_code for each in results] == [39, 85, 3, 0, 39, 39]
+    assert f"broker {here} leads" in results[0].error_message
     listed = port.ask(LIST_REASSIGNMENTS, 0, topics=None)
     assert (listed.error_code, listed.topics) == (0, [])
 
@@ -119,3 +125,49 @@ def test_topic_partitions_come_page_by_page_in_name_order(port: KafkaPort) -> No
     assert pages == 3
     everything = port.ask(DESCRIBE_TOPIC_PARTITIONS, 0, topics=[], response_partition_limit=2000, cursor=None)
     assert set(names) <= {topic.name for topic in everything.topics}
+
+
+def test_sasl_is_refused_with_34_and_the_connection_goes_on(port: KafkaPort) -> None:
+    for version in range(2):
+        answer = port.ask(SASL_HANDSHAKE, version, mechanism="PLAIN")
+        assert (answer.error_code, answer.mechanisms) == (34, [])
+    for version in range(3):
+        refused = port.ask(SASL_AUTHENTICATE, version, auth_bytes=b"\0user\0secret")
+        assert (refused.error_code, refused.auth_bytes) == (34, b"")
+        assert "PLAINTEXT" in refused.error_message
+
+
+@pytest.mark.parametrize("version", range(1, 4))
+def test_acls_are_refused_with_54(port: KafkaPort, version: int) -> None:
+    what = {"principal": "User:a", "host": "*", "operation": 3, "permission_type": 3}
+    any_acl = {
+        "resource_type_filter": 1,
+        "resource_name_filter": None,
+        "pattern_type_filter": 1,
+        "principal_filter": None,
+        "host_filter": None,
+        "operation": 1,
+        "permission_type": 1,
+    }
+    described = port.ask(DESCRIBE_ACLS, version, **any_acl)
+    assert (described.error_code, described.resources) == (54, [])
+    assert "no access control" in described.error_message
+    acl = {"resource_type": 2, "resource_name": "t", "resource_pattern_type": 3, **what}
+    created = port.ask(CREATE_ACLS, version, creations=[acl, acl]).results
+    assert [each.error_code for each in created] == [54, 54]
+    deleted = port.ask(DELETE_ACLS, version, filters=[any_acl, any_acl]).filter_results
+    assert [(each.error_code, each.matching_acls) for each in deleted] == [(54, []), (54, [])]
+
+
+@pytest.mark.parametrize("version", range(1, 3))
+def test_a_partition_stays_in_the_only_log_dir_and_another_is_not_found(port: KafkaPort, version: int) -> None:
+    name = port.new_topic()
+    (ours,) = port.ask(DESCRIBE_LOG_DIRS, version, topics=[]).results
+    for path, codes in (
+        (ours.log_dir, {name: [0, 3], "never-there": [3]}),
+        ("/x", {name: [57, 57], "never-there": [57]}),
+    ):
+        topics = [{"name": name, "partitions": [0, 7]}, {"name": "never-there", "partitions": [0]}]
+        results = port.ask(ALTER_LOG_DIRS, version, dirs=[{"path": path, "topics": topics}]).results
+        assert {each.topic_name: [one.error_code for one in each.partitions] for each in results} == codes
+    assert port.ask(ALTER_LOG_DIRS, version, dirs=[]).results == []

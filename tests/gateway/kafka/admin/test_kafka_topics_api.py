@@ -53,10 +53,16 @@ def test_every_version_creates_a_topic_that_is_led_when_it_answers(port: KafkaPo
         ({"num_partitions": -2}, 37, "1 to"),
         ({"num_partitions": 100_001}, 37, "1 to 100000"),
         ({"replication_factor": 0}, 38, "replication factor 0"),
-        ({"assignments": [{"partition_index": 0, "broker_ids": [1]}]}, 39, "placed by hand"),
+        ({"assignments": [{"partition_index": 0, "broker_ids": [4711]}]}, 39, "broker 1 leads"),
+        ({"assignments": [{"partition_index": 0, "broker_ids": [1, 4711]}]}, 39, "broker 1 leads"),
+        ({"assignments": [{"partition_index": 0, "broker_ids": []}]}, 39, "broker 1 leads"),
+        ({"assignments": [{"partition_index": 1, "broker_ids": [1]}]}, 39, "partitions 0 to 0"),
+        ({"assignments": [{"partition_index": 0, "broker_ids": [1]}] * 2}, 39, "named twice"),
+        ({"assignments": [{"partition_index": 0, "broker_ids": [1]}], "num_partitions": 1}, 42, "-1"),
+        ({"assignments": [{"partition_index": 0, "broker_ids": [1]}], "replication_factor": 1}, 42, "-1"),
         ({"configs": {"retention.ms": "soon"}}, 40, "retention.ms"),
         ({"configs": {"retention.mss": "1"}}, 40, "did you mean retention.ms"),
-        ({"configs": {"compression.type": "zstd"}}, 40, "not supported yet"),
+        ({"configs": {"compression.type": "none"}}, 40, "one of uncompressed, zstd"),
         ({"configs": {"retention.ms": None}}, 40, "set to nothing"),
     ],
 )
@@ -69,6 +75,17 @@ def test_what_makes_no_sense_is_refused_with_kafkas_code_and_clear_words(
     assert words in refused.error_message
     assert (refused.num_partitions, refused.configs) == (-1, [])
     assert port.metadata(name).topics[0].error_code == 3
+
+
+def test_a_placement_that_names_the_leaders_is_accepted(port: KafkaPort) -> None:
+    name, here = port.new_name(), port.metadata().brokers[0].node_id
+    placed = [{"partition_index": index, "broker_ids": [here]} for index in (1, 0, 2)]
+    for validate_only in (True, False):
+        (made,) = port.create({"name": name, "assignments": placed}, validate_only=validate_only)
+        assert (made.error_code, made.error_message, made.num_partitions) == (0, None, 3)
+    assert [each.replica_nodes for each in port.metadata(name).topics[0].partitions] == [[here]] * 3
+    grown = grow(port, name, 5, topic={"assignments": [{"broker_ids": [here]}] * 2})
+    assert (grown.error_code, partition_count(port, name)) == (0, 5)
 
 
 def test_any_replication_factor_from_1_on_is_accepted_and_reported_as_1(port: KafkaPort) -> None:
@@ -162,7 +179,8 @@ def test_every_version_grows_a_topic(port: KafkaPort, version: int) -> None:
         (2, {}, 37, "already has 2"),
         (1, {}, 37, "would not be an increase"),
         (100_001, {}, 37, "1 to 100000"),
-        (3, {"topic": {"assignments": [{"broker_ids": [1]}]}}, 39, "placed by hand"),
+        (3, {"topic": {"assignments": [{"broker_ids": [4711]}]}}, 39, "broker 1 leads"),
+        (4, {"topic": {"assignments": [{"broker_ids": [1]}]}}, 39, "2 new partitions, 1 are placed"),
     ],
 )
 def test_growth_that_is_none_is_refused(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import re
 from typing import Any
 
 import pytest
@@ -23,6 +25,8 @@ from test_kafka_produce import Opening
 
 from streamhouse.broker.cluster_view import Leader
 from streamhouse.core.ids import PartitionKey
+from streamhouse.gateway.kafka.api import apis
+from streamhouse.gateway.kafka.handlers import register_all
 
 
 async def hand_over(kafka: Ground) -> PartitionKey:
@@ -100,6 +104,21 @@ FOR_LEADERS = [
     pytest.param(EPOCH_END, 4, {"current_leader_epoch": -1, "leader_epoch": 1}, {}, id="OffsetForLeaderEpoch"),
     pytest.param(PRODUCERS, 0, {}, {}, id="DescribeProducers"),
 ]
+
+
+def test_r9_no_api_that_asks_a_leader_is_missing_here() -> None:
+    """A handler reaches the log through these parts of the broker only (an import contract); all of them wait."""
+    register_all()
+    asking = {
+        key
+        for key, api in apis().items()
+        if (module := inspect.getmodule(api.hot or api.cold)) is not None
+        and re.search(r"broker\.(produce|fetch|offsets|leading|reads|writes)\b", inspect.getsource(module))
+    }
+    assert asking == {PRODUCE, FETCH, *(each.values[0] for each in FOR_LEADERS)}
+    for key in asking - {PRODUCE, FETCH, LIST_OFFSETS, EPOCH_END}:
+        source = inspect.getsource(inspect.getmodule(apis()[key].cold))  # type: ignore[arg-type]
+        assert "broker.leading.begin(" in source, "reads and writes are asked with the wait for a leader"
 
 
 def leader_request(api_key: int, partition: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:

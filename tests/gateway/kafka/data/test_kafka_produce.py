@@ -133,10 +133,12 @@ async def test_acks_0_closes_the_connection_on_error(kafka: Ground) -> None:
 )
 async def test_what_is_not_one_batch_of_a_client_is_refused(kafka: Ground, records: bytes | None, code: int) -> None:
     await kafka.topic()
-    answer = await kafka.produce(records)
-    assert (answer.error_code, answer.base_offset) == (code, -1)
-    assert answer.error_message
-    assert (await kafka.produce(batch_of(b"next"))).base_offset == 0
+    await kafka.topic("opened", compression_type="gzip")
+    for topic in ("t", "opened"):
+        answer = await kafka.produce(records, topic=topic)
+        assert (answer.error_code, answer.base_offset) == (code, -1)
+        assert answer.error_message
+        assert (await kafka.produce(batch_of(b"next"), topic=topic)).base_offset == 0
 
 
 async def test_zstd_only_from_version_7(kafka: Ground) -> None:

@@ -7,23 +7,29 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
+from fuzz_batches import PRODUCE, Batches
+
 from streamhouse.gateway.kafka.wire.headers import request_frame
 from streamhouse.gateway.kafka.wire.schema import write_request
 from streamhouse.gateway.kafka.wire.table import FieldSpec, message_names, message_spec
 
 KEYS = [int(name.partition(".")[0]) for name in message_names() if name.endswith(".request")]
+PRODUCE_SHARE = 0.2
+"""Of all frames: Produce has the most behind it. Half of these are sent as they are, so that batches get through."""
 
 _BITS = {"i8": 8, "i16": 16, "i32": 32, "i64": 64}
 _TEXTS = ("", "t", "orders", "g-1", "__consumer_offsets", "a/../b", "ß" * 40, "x" * 300)
 _EDGES = (b"\0", b"\1", b"\x7f", b"\x80", b"\xff", b"\xff\xff\xff\xff\x0f", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff")
 
 
-def random_request(rng: Random, keys: Sequence[int] = KEYS) -> bytes:
+def random_request(rng: Random, keys: Sequence[int], batches: Batches) -> bytes:
     """A whole frame that any server has to understand."""
-    key = rng.choice(keys)
+    key = PRODUCE if PRODUCE in keys and rng.random() < PRODUCE_SHARE else rng.choice(keys)
     spec = message_spec(f"{key}.request")
     version = rng.choice(spec.versions)
-    body = write_request(key, version, _fields(spec.fields, version, rng))
+    with_batches = key == PRODUCE and rng.random() < 0.95
+    fields = batches.request(version) if with_batches else _fields(spec.fields, version, rng)
+    body = write_request(key, version, fields)
     client_id = rng.choice((None, "", "fuzz", "client-" + "x" * 40))
     return request_frame(key, version, rng.getrandbits(31), client_id, body)
 
@@ -63,8 +69,11 @@ def _item(field: FieldSpec, version: int, rng: Random) -> Any:
 # What happens to it.
 
 
-def mutated(rng: Random, keys: Sequence[int] = KEYS) -> bytes:
-    return rng.choice(_MUTATIONS)(random_request(rng, keys), rng)
+def mutated(rng: Random, keys: Sequence[int], batches: Batches) -> bytes:
+    frame = random_request(rng, keys, batches)
+    if int.from_bytes(frame[4:6], "big") == PRODUCE and rng.random() < 0.5:
+        return frame
+    return rng.choice(_MUTATIONS)(frame, rng)
 
 
 def _as_it_is(frame: bytes, rng: Random) -> bytes:

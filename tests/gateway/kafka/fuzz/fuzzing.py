@@ -8,9 +8,11 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from streamhouse.gateway.kafka.wire.headers import request_frame
+from streamhouse.gateway.kafka.wire.headers import has_flexible_response, request_frame
+from streamhouse.gateway.kafka.wire.message import Message
+from streamhouse.gateway.kafka.wire.schema import read_response, write_request
 
 HANG_S: Final = 20.0
 """A server that does not answer a good client for so long hangs."""
@@ -48,6 +50,15 @@ class Victim:
     def rss_bytes(self) -> int:
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def ask(victim: Victim, key: int, version: int, **fields: Any) -> Message:
+    """One good request on a connection of its own."""
+    with victim.connect(HANG_S) as client:
+        client.sendall(request_frame(key, version, 1, "fuzz", write_request(key, version, fields)))
+        response = _read_response(client)
+    assert response is not None, "the connection was closed"
+    return read_response(key, version, memoryview(response)[5 if has_flexible_response(key, version) else 4 :])
 
 
 def fuzz(victim: Victim, frames: Iterable[bytes], *, warm_up: int, patience_s: float = HANG_S) -> Report:

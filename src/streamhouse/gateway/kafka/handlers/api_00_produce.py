@@ -4,10 +4,11 @@ Behaviour: broker/produce.py checks, gives offsets, keeps the order of a connect
 helps; here requests are read and answers written. Offsets are assigned before the handler returns, unless the request
 has to wait. Each partition has its own error. acks=0 has no answer; an error then closes the connection. After
 ``timeout_ms`` the answer is 7, while an append goes on: the appends belong to the log, and a client that hangs up, or a
-time-out, ends the waiting and nothing else.
+time-out, ends the waiting and nothing else. Records without a key for a compacted topic are 87, each with its own error
+(version 8 and later). With a compression.type other than producer, batches are compressed again.
 
-Deviations: records are not decoded, so times are checked by a batch's header and keys of compacted topics not at all.
-Transactions come later: a transactional id, or a transactional batch, is 53.
+Deviations: other topics' records are not decoded, so times are checked by a batch's header. At most 1000 records of a
+batch are named in an answer. Transactions come later: a transactional id, or a transactional batch, is 53.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Awaitable
 from typing import Final
 
 from streamhouse.broker.produce import Outcome, Place, ProduceCall
-from streamhouse.core.errors import StreamHouseError
+from streamhouse.core.errors import InvalidRecord, StreamHouseError
 from streamhouse.gateway.kafka.api import Buffers, Call, CloseConnection, hot_api
 from streamhouse.gateway.kafka.codes import ErrorCode
 from streamhouse.gateway.kafka.handlers.refusals import current_leader
@@ -155,7 +156,8 @@ class _Answer:
             leader = current_leader(call, key)
         if leader is not None:
             self._leaders.append(leader)
-        return partition_error(call.version, index, code, message, leader)
+        record_errors = outcome.error.record_errors if isinstance(outcome.error, InvalidRecord) else ()
+        return partition_error(call.version, index, code, message, leader, record_errors)
 
 
 def _is_zstd(records: memoryview | None) -> bool:

@@ -4,16 +4,18 @@ A created topic is in the metadata store, so that every broker finds it, and led
 client's time-out. Configs are checked; those without an effect here are kept and described all the same.
 
 Different from Apache Kafka: the replication factor is accepted (-1 or from 1 on) and reported as 1; partitions placed
-by hand are refused with 39; names that differ only in '.' and '_' do not collide.
+by hand are refused with 39, unless each is placed on the one broker that will lead it anyway; names that differ only in
+'.' and '_' do not collide.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final
 
 from streamhouse.broker.topics import REPLICATION_FACTOR, Topic, WantedTopic
-from streamhouse.core.errors import InvalidTopicConfig
+from streamhouse.core.errors import InvalidReplicaAssignment, InvalidTopicConfig
 from streamhouse.core.topic_config import describe
 from streamhouse.gateway.kafka.api import Call, Fields, cold_api
 from streamhouse.gateway.kafka.codes import ErrorCode
@@ -63,9 +65,16 @@ def _wanted(topic: Message) -> WantedTopic:
         name=topic.name,
         partition_count=topic.num_partitions,
         replication_factor=topic.replication_factor,
-        has_assignments=bool(topic.assignments),
+        brokers=_placed(topic.assignments) if topic.assignments else None,
         configs={config.name: config.value for config in topic.configs},
     )
+
+
+def _placed(assignments: Sequence[Message]) -> dict[int, list[int]]:
+    placed = {each.partition_index: each.broker_ids for each in assignments}
+    if len(placed) < len(assignments):
+        raise InvalidReplicaAssignment("a partition is named twice in one placement")
+    return placed
 
 
 def _rest(configs: dict[str, str]) -> Fields:

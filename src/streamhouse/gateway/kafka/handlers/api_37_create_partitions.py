@@ -1,6 +1,7 @@
 """CreatePartitions (37), versions 0–3: grow topics. The new partitions are led when the answer leaves, as with 19.
 
-Different from Apache Kafka: partitions placed by hand are refused with 39.
+Different from Apache Kafka: partitions placed by hand are refused with 39, unless each is placed on the one broker that
+will lead it anyway.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ async def _grow(call: Call, request: Message, topic: Message) -> Fields:
         topic.name,
         topic.count,
         caller=call.client.caller,
-        has_assignments=bool(topic.assignments),
+        brokers=[placed.broker_ids for placed in topic.assignments or ()],
         validate_only=request.validate_only,
         timeout_s=max(request.timeout, 0) / 1000,
     )

@@ -25,6 +25,11 @@ def refusal(code: int, message: str) -> Fields:
     return {"error_code": code, "error_message": message}
 
 
+NO_ACCESS_CONTROL: Final[Fields] = refusal(
+    ErrorCode.SECURITY_DISABLED, "there is no access control: every client may do everything"
+)
+
+
 def refused(error: StreamHouseError) -> Fields:
     return refusal(error.kafka_code, str(error))
 

@@ -15,7 +15,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from streamhouse.core.errors import MalformedRequest
+from streamhouse.core.errors import MalformedRequest, RecordError
 from streamhouse.gateway.kafka.hot.leaders import CurrentLeader, tagged_endpoints, tagged_leader
 from streamhouse.gateway.kafka.hot.topic_ids import topic_id_of
 from streamhouse.gateway.kafka.wire.primitives import Reader, compact_string, put_string, uvarint_bytes
@@ -192,8 +192,19 @@ def partition_ok(version: int, index: int, base_offset: int, log_append_time_ms:
     return _PARTITION_V3.pack(index, 0, base_offset, log_append_time_ms)
 
 
-def partition_error(version: int, index: int, code: int, message: str | None, leader: CurrentLeader | None) -> bytes:
-    """The same for one that failed. ``leader``: the agent to ask instead, if the version has a field for it."""
+def partition_error(
+    version: int,
+    index: int,
+    code: int,
+    message: str | None,
+    leader: CurrentLeader | None,
+    record_errors: Sequence[RecordError] = (),
+) -> bytes:
+    """The same for one that failed.
+
+    ``leader``: the agent to ask instead. ``record_errors``: the records that are wrong. Both are left out of versions
+    that have no field for them.
+    """
     if version < _WITH_LOG_START:
         return _PARTITION_V3.pack(index, code, -1, -1)
     head = _PARTITION_V5.pack(index, code, -1, -1, -1)
@@ -202,11 +213,17 @@ def partition_error(version: int, index: int, code: int, message: str | None, le
     text = None if message is None else message[:_MAX_MESSAGE_CHARS]
     if version < _FLEXIBLE:
         out = bytearray(head)
-        out += _INT32.pack(0)
+        out += _INT32.pack(len(record_errors))
+        for at, why in record_errors:
+            out += _INT32.pack(at)
+            put_string(out, why[:_MAX_MESSAGE_CHARS], False)
         put_string(out, text, False)
         return bytes(out)
     tags = b"\x00" if leader is None or version < _WITH_LEADERS else b"\x01" + tagged_leader(0, leader)
-    return b"".join((head, b"\x01", compact_string(text), tags))
+    errors = [uvarint_bytes(len(record_errors) + 1)]
+    for at, why in record_errors:
+        errors += (_INT32.pack(at), compact_string(why[:_MAX_MESSAGE_CHARS]), b"\0")
+    return b"".join((head, *errors, compact_string(text), tags))
 
 
 def write_response(
