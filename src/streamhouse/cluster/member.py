@@ -43,6 +43,7 @@ from streamhouse.cluster.problems import Problems
 from streamhouse.cluster.reconciler import Reconciler
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import AgentNotFound, AgentSuperseded, ConfigError, StreamHouseError
+from streamhouse.core.outage import Outage
 from streamhouse.core.randomness import Randomness
 from streamhouse.metadata.contract import Agent, AgentInfo, Change, ChangeKind, Holder, LeaseKey, MetadataStore
 
@@ -136,6 +137,10 @@ class Member:
         if self._state is HealthState.OK and self._problems:
             return Health(state=HealthState.DEGRADED, reason=str(self._problems))
         return Health(state=self._state, reason=self._failure)
+
+    def outages(self) -> list[Outage]:
+        """What does not work at this time, one for each cause. ``health`` has the same in one line."""
+        return self._problems.outages()
 
     def describe(self) -> MemberView:
         now_ms = self._clock.boot_ms()

@@ -67,7 +67,7 @@ class RetryingStore(WrappedStore):
         self._randomness = randomness
         self._policy = policy
         self._backoff = policy.backoff()
-        self._outage = Outage(f"the object store {inner.url}", clock=clock, log=_log)
+        self.outage = Outage(f"the object store {inner.url}", clock=clock, log=_log)
 
     async def attempt(
         self,
@@ -102,7 +102,7 @@ class RetryingStore(WrappedStore):
                     raise
                 doubt = error
             if attempt > _TRIES_UNSAID:
-                self._outage.fails(doubt.message)
+                self.outage.fails(doubt.message)
             pause_s = self._backoff.pause_s(attempt, self._randomness)
             if attempt == MAX_STORE_ATTEMPTS or self._clock.boot_ms() + pause_s * 1000 >= deadline_ms:
                 spent_ms = self._clock.boot_ms() - started_ms
@@ -116,11 +116,11 @@ class RetryingStore(WrappedStore):
         """Report an outage when the store has not answered for a while, long before the try times out."""
         silence_s = (_SILENCE_UNSAID_MS + self._policy.transfer_ms(body_bytes)) / 1000
         words = f"no answer to {what} in {silence_s:.0f} s"
-        silent = asyncio.get_running_loop().call_later(silence_s, self._outage.fails, words)
+        silent = asyncio.get_running_loop().call_later(silence_s, self.outage.fails, words)
         try:
             yield
-            if self._outage.active:
-                self._outage.works()
+            if self.outage.active:
+                self.outage.works()
         finally:
             silent.cancel()
 
