@@ -194,11 +194,11 @@ class Member:
         """Register and start the loops. A single node has opened everything when this returns; an agent of a fleet
         acquires its leases afterwards.
 
-        ``listeners``: where clients reach this agent, if that was not known when the member was made.
+        ``listeners``: where clients reach this agent, as far as that was not known when the member was made.
         Raises AgentSuperseded, MetadataUnavailable and what else registering raises; nothing runs then.
         """
         if listeners is not None:
-            self._info = replace(self._info, listeners=listeners)
+            self._info = replace(self._info, listeners={**self._info.listeners, **listeners})
         await self._register()
         if self._mode is Mode.SINGLE_NODE:
             try:

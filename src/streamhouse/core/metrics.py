@@ -205,13 +205,13 @@ DAMAGED_READS = _counter("damaged_reads", "Reads that ended with an error becaus
 # Stores.
 STORE_CALL = _latency("object_store_request", "One request to the object store; each try counts.", "operation")
 STORE_REQUESTS = _counter("object_store_requests", "Requests, failed ones and retries included.", "operation")
-STORE_ERRORS = _counter("object_store_errors", "Requests that failed, or were cancelled.", "operation")
+STORE_ERRORS = _counter(
+    "object_store_errors", "Requests that failed, or were cancelled. A missing object counts as an answer.", "operation"
+)
 STORE_BYTES = _counter("object_store_bytes", "Bytes of bodies sent or received whole.", "operation")
 STORE_USD = _counter("object_store_requests_usd", "An estimate of what these requests cost on S3 Standard, us-east-1.")
 METADATA_CALL = _latency("metadata_call", "One call to the metadata store, with its retries.", "call")
-METADATA_ERRORS = _counter(
-    "metadata_call_errors", "Calls that the store did not answer, or answered with an error.", "call"
-)
+METADATA_ERRORS = _counter("metadata_call_errors", "Calls that failed, timed out or were cancelled.", "call")
 EXPIRED = _counter("expired_rows", "Rows past their time that this agent deleted from the metadata store.", "kind")
 EXPIRY_FAILED = _counter("expiry_failures", "Attempts to delete such rows that failed.")
 

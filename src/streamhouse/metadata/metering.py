@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from inspect import iscoroutinefunction
 from typing import Any, Final, cast
 
+from streamhouse.core.errors import MetadataError, StreamHouseError
 from streamhouse.core.metrics import Latency
 from streamhouse.metadata.contract import MetadataStore
 
@@ -56,8 +57,10 @@ class _Metered:
             began_s = time()
             try:
                 return await call(*args, **kwargs)
-            except BaseException:
-                errors[name] = errors.get(name, 0) + 1
+            except BaseException as error:
+                # "There is no such topic" is an answer; an error of the store, a time-out or a bug is none.
+                if isinstance(error, MetadataError) or not isinstance(error, StreamHouseError):
+                    errors[name] = errors.get(name, 0) + 1
                 raise
             finally:
                 latency.observe(time() - began_s)

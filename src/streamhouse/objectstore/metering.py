@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Final, Self, TypeVar
 
 from streamhouse.core.clock import Clock
+from streamhouse.core.errors import ObjectNotFound
 from streamhouse.core.limits import GIB, MAX_LIST_PAGE
 from streamhouse.core.metrics import Latency
 from streamhouse.objectstore.contract import ObjectStore, WrappedStore
@@ -152,9 +153,12 @@ class MeteredStore(WrappedStore):
         began_s = time()
         try:
             answer = await call
-        except BaseException:
-            # A cancelled request counts too: it was sent, and it is billed.
-            self.meter.count(operation, Totals(requests=1, errors=1, latency_ms=self._clock.boot_ms() - started_ms))
+        except BaseException as error:
+            # A cancelled request counts too: it was sent, and it is billed. That there is no such object is an answer.
+            failed = not isinstance(error, ObjectNotFound)
+            self.meter.count(
+                operation, Totals(requests=1, errors=int(failed), latency_ms=self._clock.boot_ms() - started_ms)
+            )
             raise
         finally:
             self.meter.latency[operation].observe(time() - began_s)

@@ -32,6 +32,9 @@ _BACKLOG: Final = 128
 _GRACE_S: Final = 1.0
 """How long answers under way may take when the process stops."""
 
+_LINGER_BYTES: Final = 1024 * 1024
+"""How much of a request that was refused is still read."""
+
 _log = logging.getLogger("streamhouse.admin")
 
 
@@ -92,7 +95,8 @@ class AdminServer:
                 )
             except OSError as error:
                 await self.close()
-                raise cannot_listen(*bound.getsockname()[:2], error, flag=_FLAG) from error
+                host, port, *_ = bound.getsockname()
+                raise cannot_listen(host, port, error, flag=_FLAG) from error
             self._servers.append(server)
         self._sockets.clear()
         _log.info("health and metrics are served at %s", ", ".join(f"http://{address}" for address in self.addresses))
@@ -130,16 +134,16 @@ class AdminServer:
             with suppress(OSError, TimeoutError):  # the client has gone, or is too slow
                 async with asyncio.timeout(2 * self._limits.request_timeout_s):
                     answer = await self._answer(reader)
-                    if answer:
-                        writer.write(answer)
-                        await writer.drain()
+                    writer.write(answer)
+                    await writer.drain()
+                    await _linger(reader, writer)
         finally:
             writer.close()
             with suppress(OSError, TimeoutError):
                 await asyncio.wait_for(writer.wait_closed(), _GRACE_S)
 
     async def _answer(self, reader: asyncio.StreamReader) -> bytes:
-        """Empty if the client has sent nothing."""
+        """Empty if the client has gone without a request."""
         try:
             if len(self._under_way) > self._limits.max_connections:
                 raise BadRequest(
@@ -195,3 +199,14 @@ class AdminServer:
 
     async def _scrape(self) -> Response:
         return Response(status=HTTPStatus.OK, body=self._metrics(), content_type=CONTENT_TYPE)
+
+
+async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Wait until the client closes too. To close a socket that has unread bytes resets the connection, and the client
+    of a request that was too large would not see why."""
+    writer.write_eof()
+    with suppress(OSError, TimeoutError):
+        async with asyncio.timeout(_GRACE_S):
+            left = _LINGER_BYTES
+            while left > 0 and (more := await reader.read(min(left, 65_536))):
+                left -= len(more)
