@@ -206,7 +206,7 @@ DAMAGED_READS = _counter("damaged_reads", "Reads that ended with an error becaus
 STORE_CALL = _latency("object_store_request", "One request to the object store; each try counts.", "operation")
 STORE_REQUESTS = _counter("object_store_requests", "Requests, failed ones and retries included.", "operation")
 STORE_ERRORS = _counter(
-    "object_store_errors", "Requests that failed, or were cancelled. A missing object counts as an answer.", "operation"
+    "object_store_errors", "Requests that failed or were cancelled, but not a HEAD that finds nothing.", "operation"
 )
 STORE_BYTES = _counter("object_store_bytes", "Bytes of bodies sent or received whole.", "operation")
 STORE_USD = _counter("object_store_requests_usd", "An estimate of what these requests cost on S3 Standard, us-east-1.")

@@ -154,8 +154,8 @@ class MeteredStore(WrappedStore):
         try:
             answer = await call
         except BaseException as error:
-            # A cancelled request counts too: it was sent, and it is billed. That there is no such object is an answer.
-            failed = not isinstance(error, ObjectNotFound)
+            # A cancelled request counts too: it was sent, and it is billed. A HEAD that finds nothing has its answer.
+            failed = operation is not Operation.HEAD or not isinstance(error, ObjectNotFound)
             self.meter.count(
                 operation, Totals(requests=1, errors=int(failed), latency_ms=self._clock.boot_ms() - started_ms)
             )
