@@ -17,7 +17,14 @@ from typing import Final, TypeVar
 
 from streamhouse.core.backoff import Backoff
 from streamhouse.core.clock import Clock
-from streamhouse.core.errors import InvalidRequest, ObjectExists, StoreError, StoreUnavailable, StreamHouseError
+from streamhouse.core.errors import (
+    InvalidRequest,
+    ObjectExists,
+    ObjectNotFound,
+    StoreError,
+    StoreUnavailable,
+    StreamHouseError,
+)
 from streamhouse.core.limits import MAX_STORE_ATTEMPTS, MIB, MULTIPART_PART_BYTES
 from streamhouse.core.outage import Outage
 from streamhouse.core.randomness import Randomness
@@ -117,12 +124,17 @@ class RetryingStore(WrappedStore):
         silence_s = (_SILENCE_UNSAID_MS + self._policy.transfer_ms(body_bytes)) / 1000
         words = f"no answer to {what} in {silence_s:.0f} s"
         silent = asyncio.get_running_loop().call_later(silence_s, self.outage.fails, words)
+        answered = False
         try:
             yield
-            if self.outage.active:
-                self.outage.works()
+            answered = True
+        except (ObjectNotFound, ObjectExists):
+            answered = True
+            raise
         finally:
             silent.cancel()
+            if answered and self.outage.active:
+                self.outage.works()
 
     def resolve(self, key: str, written: Callable[[], Fingerprint]) -> Callable[[ObjectExists], Awaitable[None]]:
         async def ours_or_raise(taken: ObjectExists) -> None:
