@@ -44,7 +44,9 @@ async def test_an_agent_counts_what_happened_and_every_declared_metric_has_a_sou
         async with AIOKafkaProducer(bootstrap_servers=sh.kafka_addresses[0], acks="all") as producer:
             for number in range(10):
                 await producer.send_and_wait("t", b"%d" % number, partition=0)
-        async with AIOKafkaConsumer(bootstrap_servers=sh.kafka_addresses[0], group_id="g") as consumer:
+        async with AIOKafkaConsumer(
+            bootstrap_servers=sh.kafka_addresses[0], group_id="g", enable_auto_commit=False
+        ) as consumer:
             place = TopicPartition("t", 0)
             consumer.assign([place])
             await consumer.seek_to_beginning(place)
