@@ -99,7 +99,6 @@ class AdminServer:
                 raise cannot_listen(host, port, error, flag=_FLAG) from error
             self._servers.append(server)
         self._sockets.clear()
-        _log.info("health and metrics are served at %s", ", ".join(f"http://{address}" for address in self.addresses))
 
     async def drain(self) -> None:
         for server in self._servers:
