@@ -98,7 +98,9 @@ def _latency(name: str, help: str, *labels: str) -> Metric:
 
 
 # Health.
-READY = _gauge("ready", "1 if /readyz answers 200, else 0. Stores that are not in use are not asked for it.")
+READY = _gauge(
+    "ready", "1 if nothing is known that makes /readyz answer 503, else 0. A scrape asks no store; /readyz does."
+)
 PROBLEMS = _gauge("problems", "Problems that /readyz lists at this time, whether or not they make it answer 503.")
 BUILD = _gauge("build_info", "Always 1. The label has the version of this process.", "version")
 LEFT_OUT = _gauge("metrics_left_out_series", "Partitions and groups left out of this page, because there are too many.")
