@@ -68,7 +68,12 @@ class DevServer:
         self.bootstrap = f"127.0.0.1:{port}"
         self._child = subprocess.Popen(
             [str(Path(sys.executable).with_name("streamhouse")), "dev"],
-            env={**os.environ, "STREAMHOUSE_DATA_DIR": data_dir, "STREAMHOUSE_KAFKA_LISTEN": self.bootstrap},
+            env={
+                **os.environ,
+                "STREAMHOUSE_DATA_DIR": data_dir,
+                "STREAMHOUSE_KAFKA_LISTEN": self.bootstrap,
+                "STREAMHOUSE_ADMIN_LISTEN": "127.0.0.1:0",
+            },
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

@@ -1,4 +1,4 @@
-"""Write docs/reference/*.md from the code: settings, topic configs, errors, limits, commands, Kafka APIs.
+"""Write docs/reference/*.md from the code: settings, topic configs, errors, limits, commands, Kafka APIs, metrics.
 
     python scripts/gen_docs.py            write the pages
     python scripts/gen_docs.py --check    say which are out of date; exit 1 if any is
@@ -23,7 +23,7 @@ import typer.main
 from streamhouse.cli import main as cli_main
 from streamhouse.cli import setting_flags
 from streamhouse.cli.exit_codes import MEANINGS, exit_code_for
-from streamhouse.core import errors, limits
+from streamhouse.core import errors, limits, metrics
 from streamhouse.core.settings import NON_SETTING_VARIABLES, SCHEMA, Setting, Settings
 from streamhouse.core.settings.rules import RULES
 from streamhouse.core.topic_config import TOPIC_CONFIGS
@@ -362,6 +362,51 @@ def api_section(api: Api) -> str:
     return f"## {api_name(api)} {api.key}\n\n{api_doc(api)}"
 
 
+# Metrics.
+
+
+def metrics_page() -> str:
+    bounds = ", ".join(f"{bound:g}" for bound in metrics.BOUNDS_S)
+    parts = [
+        f"""# Metrics
+
+What `/metrics` of the [admin port](../operations.md#health-and-metrics) serves, in Prometheus' text format. Counters
+and histograms begin at 0 with the process. A process without an agent has no metrics of log, WAL, leases and caches. A
+metric with labels appears once it has a value.
+
+Histograms have the buckets {bounds} seconds.
+
+Metrics with a value for each partition or group have at most {limits.MAX_METRIC_SERIES:,} values on one page;
+`{metrics.LEFT_OUT.name}` counts what is left out.
+Metrics that begin with `process_` (CPU, memory, open files) are those of every Prometheus client."""
+    ]
+    for heading, rows in metric_groups():
+        parts.append(f"## {heading}\n\n{table(['metric', 'kind', 'unit', 'labels', 'meaning'], rows)}")
+    return "\n\n".join(parts)
+
+
+def metric_groups() -> Iterator[tuple[str, list[list[str]]]]:
+    """Headings and rows in the order of the source."""
+    source = inspect.getsource(metrics)
+    heading, rows = "", list[list[str]]()
+    declared = {
+        node.lineno: getattr(metrics, node.targets[0].id)
+        for node in ast.parse(source).body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    for number, line in enumerate(source.splitlines(), start=1):
+        metric = declared.get(number)
+        if line.startswith("# "):
+            if rows:
+                yield heading, rows
+            heading, rows = line.removeprefix("# ").rstrip("."), []
+        elif isinstance(metric, metrics.Metric):
+            labels = ", ".join(map(code, metric.labels))
+            rows.append([code(metric.name), metric.kind.value, metric.unit, labels, metric.help])
+    if rows:
+        yield heading, rows
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings_page,
     "topic-configs.md": topic_configs_page,
@@ -369,6 +414,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "limits.md": limits_page,
     "cli.md": cli_page,
     "kafka-apis.md": kafka_apis_page,
+    "metrics.md": metrics_page,
 }
 
 

@@ -20,7 +20,10 @@ settings.register_profile("streamhouse", deadline=None)
 settings.load_profile("streamhouse")
 
 STARTED: list[str] = []
-_FOR_TESTS = frozenset({"STREAMHOUSE_OXIA", "STREAMHOUSE_PURE", RANGE_VARIABLE})
+_ADMIN_LISTEN = "STREAMHOUSE_ADMIN_LISTEN"
+_FOR_TESTS = frozenset({"STREAMHOUSE_OXIA", "STREAMHOUSE_PURE", RANGE_VARIABLE, _ADMIN_LISTEN})
+
+os.environ[_ADMIN_LISTEN] = "127.0.0.1:0"  # processes that tests start: several at a time, so none has the usual port
 
 if worker := os.environ.get("PYTEST_XDIST_WORKER", ""):
     workers = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])

@@ -43,6 +43,7 @@ def start_streamhouse(*arguments: str, directory: Path | None = None) -> Iterato
         "dev",
         f"--data-dir={home}",
         f"--kafka-listen={bootstrap}",
+        "--admin-listen=127.0.0.1:0",
         *arguments,
     ]
     with (home.parent / f"{home.name}.log").open("w+") as log:

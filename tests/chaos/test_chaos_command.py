@@ -48,6 +48,7 @@ def dev_node(directory: Path, *, port: int, advertised: int) -> Iterator[int]:
                 *PROGRAM,
                 "dev",
                 *("--data-dir", str(directory / "node")),
+                *("--admin-listen", "127.0.0.1:0"),
                 *("--kafka-listen", f"127.0.0.1:{port}", "--kafka-advertised", f"127.0.0.1:{advertised}"),
             ],
             cwd=directory,

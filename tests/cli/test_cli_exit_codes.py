@@ -24,6 +24,7 @@ def test_the_numbers_never_change() -> None:
         "DENIED": 7,
         "TOO_NEW": 8,
         "ANOMALY": 9,
+        "NOT_READY": 10,
         "INTERRUPTED": 130,
         "CLOSED_PIPE": 141,
     }

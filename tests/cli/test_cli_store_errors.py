@@ -18,6 +18,7 @@ from streamhouse.testing.services import PostgresService
 def run_agent(tmp_path: Path, **settings: str) -> subprocess.CompletedProcess[str]:
     settings = {"store_url": f"file://{tmp_path}/objects", **settings}
     command = [sys.executable, "-m", "streamhouse", "agent", "--data-dir", str(tmp_path / "data")]
+    command += ["--admin-listen", "127.0.0.1:0"]
     for name, value in settings.items():
         command += [f"--{name.replace('_', '-')}", value]
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("STREAMHOUSE_", "AWS_"))}

@@ -37,6 +37,7 @@ def test_a_store_that_does_not_answer_is_told_while_the_command_still_waits_and_
 ) -> None:
     settings, words = AWAY[store]
     command = [sys.executable, "-m", "streamhouse", "agent", "--data-dir", str(tmp_path / "data")]
+    command += ["--admin-listen", "127.0.0.1:0"]
     for name, value in settings.items():
         command += [f"--{name}", value.format(tmp_path=tmp_path)]
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("STREAMHOUSE_", "AWS_"))}

@@ -112,6 +112,7 @@ class StreamHouseService(Service):
             **_SETTINGS,
             **settings,
             "data_dir": str(self.home / "data"),
+            "admin.listen": f"{LOOPBACK}:0",
             "kafka.listen": ",".join(f"{LOOPBACK}:{port}" for port in ports),
             "kafka.advertised": advertised,
         }

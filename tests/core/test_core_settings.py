@@ -213,6 +213,7 @@ BROKEN: dict[str, dict[str, object]] = {
     "kafka.allow_remote": {"kafka.listen": "10.0.0.1:9092"},
     "kafka.advertised": {"kafka.advertised": "one:9092,two:9092"},
     "kafka.listen": {"kafka.listen": "0.0.0.0:9092", "kafka.allow_remote": True},
+    "admin.allow_remote": {"admin.listen": "10.0.0.1:8080"},
     "group.min_session_timeout": {"group.min_session_timeout": "10s", "group.max_session_timeout": "9s"},
     "group.consumer_heartbeat": {"group.consumer_heartbeat": "45s"},
     "durability": {"durability": "wal", "metadata.url": "postgresql://u:hush@host/db"},

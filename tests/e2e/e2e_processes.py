@@ -21,7 +21,7 @@ _LIBC: Final = ctypes.CDLL(None)
 _LOG_TAIL_LINES: Final = 25
 _POLL_S: Final = 0.02
 _PATIENCE_S: Final = 60.0
-_INHERITED: Final = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR")
+_INHERITED: Final = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR", "STREAMHOUSE_ADMIN_LISTEN")
 
 AGENT_PROGRAM: Final = Path(__file__).with_name("agent_program.py")
 STREAMHOUSE: Final = Path(sys.executable).with_name("streamhouse")

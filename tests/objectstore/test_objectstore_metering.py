@@ -53,16 +53,19 @@ async def test_s2_31_every_kind_of_request_is_counted() -> None:
         await store.get("none")
     await store.get_range("a/1", 1, 3)
     await store.head("a/1")
+    with pytest.raises(ObjectNotFound):
+        await store.head("none")
     assert len([info async for info in store.list("a/")]) == 2
     await store.delete(["a/1", "none"])
     assert counted(store) == {
         "put": (3, 1, 6),
         "get": (2, 1, 5),
         "range_get": (1, 0, 3),
-        "head": (1, 0, 0),
+        "head": (2, 0, 0),
         "list": (1, 0, 0),
         "delete": (1, 0, 0),
     }
+    assert store.meter.latency[Operation.GET].count == 2
 
 
 async def test_s2_31_ranges_that_share_a_request_count_once() -> None:

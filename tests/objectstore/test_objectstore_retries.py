@@ -278,3 +278,18 @@ def test_a_store_that_says_nothing_is_told_of_long_before_the_try_is_given_up(ca
         assert caplog.messages[1:] == ["the object store memory:// works again after 7.0 s"]
 
     run_virtually(story())
+
+
+def test_a_store_that_is_back_and_says_that_there_is_no_such_object_works_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story() -> None:
+        store, _, _ = stack([Fault.UNAVAILABLE] * 4)
+        with pytest.raises(ObjectNotFound):
+            await store.head("none")
+        assert store.outage.active
+        await asyncio.sleep(2)
+        assert not store.outage.active
+        assert len(caplog.messages) == 2
+
+    run_virtually(story())

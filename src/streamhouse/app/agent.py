@@ -26,7 +26,7 @@ from streamhouse.core.ids import PartitionKey
 from streamhouse.core.randomness import Randomness
 from streamhouse.core.settings import Settings
 from streamhouse.gateway.front_end import FrontEnd
-from streamhouse.metadata.contract import KAFKA_LISTENER, Durability
+from streamhouse.metadata.contract import HTTP_LISTENER, KAFKA_LISTENER, Durability
 
 __all__ = ["Agent", "AgentIdentity"]
 
@@ -41,6 +41,9 @@ class Agent:
         self.log = made.log
         self.reader = made.reader
         self.member = made.member
+        self.tail = made.tail
+        self.adoption = made.adoption
+        self.expiry = made.expiry
         self.broker = broker
         self.kafka = kafka
         """None unless it was asked for."""
@@ -65,8 +68,10 @@ class Agent:
         on_fatal: Callable[[Exception], None],
         wal_dir: Path | None = None,
         kafka: bool = False,
+        http_address: str | None = None,
     ) -> Agent:
         """``wal_dir``: another WAL than the settings', for several agents in one process. ``kafka``: serve clients.
+        ``http_address``: where the process serves HTTP, to be registered.
 
         If it raises, nothing is left behind.
         """
@@ -89,16 +94,19 @@ class Agent:
             if agent.kafka is not None:
                 parts.push_async_callback(agent.kafka.close)
                 parts.push_async_callback(agent.kafka.drain)
-            await agent._join()
+            await agent._join(http_address)
             agent._parts = parts.pop_all()
             return agent
 
-    async def _join(self) -> None:
+    async def _join(self, http_address: str | None) -> None:
         kafka = self.kafka
         if kafka is not None:
             await kafka.bind()
         # The first address is the one that agents tell clients of each other.
-        await self.member.start(listeners=None if kafka is None else {KAFKA_LISTENER: kafka.addresses[0]})
+        listeners = {} if kafka is None else {KAFKA_LISTENER: kafka.addresses[0]}
+        if http_address is not None:
+            listeners[HTTP_LISTENER] = http_address
+        await self.member.start(listeners=listeners)
         try:
             await self.broker.view.start(self.member.agent, None if kafka is None else kafka.endpoints)
             self.broker.groups.start()

@@ -5,13 +5,46 @@ Builds only. What a front end is, is in gateway/front_end.py.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from streamhouse.broker.broker import Broker
+from streamhouse.core.clock import Clock
 from streamhouse.core.settings import Address, Settings, is_wildcard
+from streamhouse.gateway.admin.health import HealthReport
+from streamhouse.gateway.admin.server import AdminLimits, AdminServer
 from streamhouse.gateway.kafka.server import KafkaServer, Listener, ServerLimits
 
 
 def make_kafka(settings: Settings, broker: Broker) -> KafkaServer:
     return KafkaServer(broker=broker, listeners=listeners(settings), limits=server_limits(settings), clock=broker.clock)
+
+
+def make_admin(
+    settings: Settings, *, clock: Clock, health: Callable[[], Awaitable[HealthReport]], metrics: Callable[[], bytes]
+) -> AdminServer:
+    admin = settings.admin
+    return AdminServer(
+        listen=admin.listen,
+        limits=AdminLimits(
+            max_connections=admin.max_connections,
+            max_request_bytes=admin.max_request_bytes,
+            request_timeout_s=admin.request_timeout_ms / 1000,
+        ),
+        clock=clock,
+        health=health,
+        metrics=metrics,
+    )
+
+
+def registered_http(settings: Settings, admin: AdminServer) -> str | None:
+    """The address that an agent registers for HTTP: where it listens, with the host of agent.address if it listens on
+    every address of the machine. None if no other process could connect to it."""
+    host, _, port = admin.addresses[0].rpartition(":")
+    if not is_wildcard(host.strip("[]")):
+        return admin.addresses[0]
+    if settings.agent.address is None:
+        return None
+    return f"{settings.agent.address.rpartition(':')[0]}:{port}"
 
 
 def listeners(settings: Settings) -> list[Listener]:

@@ -47,6 +47,8 @@ from streamhouse.maintenance.metadata_progress import MetadataProgress, check_fr
 from streamhouse.maintenance.topic_watch import TopicWatch
 from streamhouse.metadata.contract import KAFKA_LISTENER, AgentInfo, Durability
 
+WAL_DISK: Final = "the write-ahead log's disk"
+"""The name of the problem that the disk has no room for another file."""
 _BUSY_SEGMENT_BYTES: Final = 4 * MIB
 _OFFLOAD_THREADS: Final = 2  # inflating blocks; more would only take cores from the event loop
 
@@ -90,6 +92,9 @@ class LogParts:
     owner: LogOwner
     """Not attached yet: it also tells the broker of leases, which is made from these parts."""
     topics: TopicWatch
+    tail: TailCache
+    adoption: Adoption
+    expiry: RowExpiry
 
 
 async def open_log(around: Surroundings, parts: AsyncExitStack) -> LogParts:
@@ -148,11 +153,24 @@ async def open_log(around: Surroundings, parts: AsyncExitStack) -> LogParts:
         progress.start(member.report)
     wal.on_room(lambda problem: _report_room(log, member, problem))
     reader = _reader(around, parts, tail, log, member)
-    topics = _start_loops(around, parts, log, member)
-    return LogParts(wal=wal, recovered=recovered, log=log, reader=reader, member=member, owner=owner, topics=topics)
+    topics, adoption, expiry = _start_loops(around, parts, log, member)
+    return LogParts(
+        wal=wal,
+        recovered=recovered,
+        log=log,
+        reader=reader,
+        member=member,
+        owner=owner,
+        topics=topics,
+        tail=tail,
+        adoption=adoption,
+        expiry=expiry,
+    )
 
 
-def _start_loops(around: Surroundings, parts: AsyncExitStack, log: LeasedLog, member: Member) -> TopicWatch:
+def _start_loops(
+    around: Surroundings, parts: AsyncExitStack, log: LeasedLog, member: Member
+) -> tuple[TopicWatch, Adoption, RowExpiry]:
     """Start what an agent does by itself, beside its membership."""
     metadata, report = around.stores.metadata, member.report
     topics = TopicWatch(metadata=metadata, on_changed=log.configure, report=report)
@@ -165,21 +183,22 @@ def _start_loops(around: Surroundings, parts: AsyncExitStack, log: LeasedLog, me
         randomness=around.randomness,
         offload=offload,
     )
+    expiry = RowExpiry(
+        metadata=metadata,
+        randomness=around.randomness,
+        options=expiry_options(around.settings),
+        report=report,
+    )
     loops = (
         topics,
         FlushRequests(metadata=metadata, log=log, report=report),
-        RowExpiry(
-            metadata=metadata,
-            randomness=around.randomness,
-            options=expiry_options(around.settings),
-            report=report,
-        ),
+        expiry,
         Adoptions(adoption=adoption, metadata=metadata, log=log, clock=around.clock, report=report),
     )
     for loop in loops:
         loop.start()
         parts.push_async_callback(loop.close)
-    return topics
+    return topics, adoption, expiry
 
 
 def _log_recovered(wal_dir: Path, recovered: Recovered) -> None:
@@ -198,7 +217,7 @@ def _log_recovered(wal_dir: Path, recovered: Recovered) -> None:
 
 
 def _report_room(log: LeasedLog, member: Member, problem: Exception | None) -> None:
-    member.report("the write-ahead log's disk", problem)
+    member.report(WAL_DISK, problem)
     if problem is None:
         log.look_for_room()
 

@@ -26,6 +26,7 @@ from streamhouse.app import arguments
 from streamhouse.app.agent import Agent
 from streamhouse.app.api_only import open_api_only
 from streamhouse.app.identity import agent_identity
+from streamhouse.app.observation import Observation
 from streamhouse.app.stores import Stores, open_stores
 from streamhouse.broker.broker import Broker
 from streamhouse.broker.caller import Caller
@@ -72,8 +73,12 @@ class Produced:
 class StreamHouse:
     """An open platform. Made by ``async with StreamHouse.open(…)``; not for direct construction."""
 
-    def __init__(self, settings: Settings, stores: Stores, *, clock: Clock, randomness: Randomness) -> None:
+    def __init__(
+        self, settings: Settings, stores: Stores, observed: Observation, *, clock: Clock, randomness: Randomness
+    ) -> None:
         self.settings = settings
+        self.observed = observed
+        """The health and the metrics of this platform, whether or not the admin port serves them."""
         self.stores = stores
         self.clock = clock
         self.randomness = randomness
@@ -127,6 +132,11 @@ class StreamHouse:
     def kafka_addresses(self) -> list[str]:
         """host:port of every listener for Kafka clients; none unless ``kafka_enabled``."""
         return [] if self._kafka is None else list(self._kafka.addresses)
+
+    @property
+    def admin_addresses(self) -> list[str]:
+        """host:port where health and metrics are served over HTTP; none unless ``admin_enabled``."""
+        return [] if self.observed.admin is None else self.observed.admin.addresses
 
     async def wait_fatal(self) -> Exception:
         """Returns when the agent cannot go on, and why."""
@@ -362,8 +372,11 @@ class Opening:
         elif self._chosen:
             raise InvalidRequest("settings and keywords were given", hint="give either settings or keywords, not both")
         async with AsyncExitStack() as stack:
+            observed = Observation(settings, clock=clock)
+            await observed.begin(stack)
             stores = await stack.enter_async_context(open_stores(settings, clock=clock, randomness=randomness))
-            sh = self._made(settings, stores, clock=clock, randomness=randomness)
+            observed.opened(stores)
+            sh = self._made(settings, stores, observed, clock=clock, randomness=randomness)
             if settings.embedded_agent:
                 sh._agent = agent = await Agent.start(
                     settings,
@@ -373,12 +386,14 @@ class Opening:
                     randomness=randomness,
                     on_fatal=sh._failed,
                     kafka=settings.kafka.enabled is True,
+                    http_address=observed.http_address,
                 )
                 stack.push_async_callback(_stop, sh, agent)
                 sh._broker, sh._kafka = agent.broker, agent.kafka
             else:
                 opened = open_api_only(settings, stores, clock=clock, randomness=randomness)
                 sh._broker, sh._kafka = await stack.enter_async_context(opened)
+            observed.serves(sh.broker, sh._kafka, sh._agent, stack)
             stack.callback(_close, sh)
             self._stack = stack.pop_all()
         return sh

@@ -101,6 +101,7 @@ def _tell_started(sh: StreamHouse) -> None:
             "metadata": mask_url(settings.metadata.url),
             "objects": mask_url(settings.store.url),
             "kafka": sh.kafka_addresses,
+            "admin": sh.admin_addresses,
         },
     )
 

@@ -16,8 +16,8 @@ from streamhouse.core.settings import Settings
 from streamhouse.core.urls import local_path, scheme_of
 from streamhouse.maintenance.metadata_progress import check_object_store
 from streamhouse.metadata.contract import MetadataStore
+from streamhouse.metadata.metering import MetadataMeter, metered
 from streamhouse.metadata.opening import open_metadata
-from streamhouse.objectstore.contract import ObjectStore
 from streamhouse.objectstore.metering import Meter, MeteredStore
 from streamhouse.objectstore.opening import StoreOptions, open_store
 from streamhouse.objectstore.probe import wait_for_store
@@ -29,9 +29,10 @@ _REMOTE: Final = frozenset({"s3", "gs", "az"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stores:
     metadata: MetadataStore
-    objects: ObjectStore
+    objects: RetryingStore
     meter: Meter
     """Counts every request that reaches the object store, retries included."""
+    metadata_meter: MetadataMeter
 
 
 @asynccontextmanager
@@ -39,9 +40,11 @@ async def open_stores(settings: Settings, *, clock: Clock, randomness: Randomnes
     """Metadata closes last: it is what a flush under way still needs."""
     _make_local_directories(settings)
     async with AsyncExitStack() as stack:
-        metadata = await stack.enter_async_context(
+        metadata_meter = MetadataMeter()
+        opened = await stack.enter_async_context(
             open_metadata(settings.metadata.url, clock=clock, randomness=randomness)
         )
+        metadata = metered(opened, metadata_meter)
         bare = await open_store(
             settings.store.url, clock=clock, randomness=randomness, options=_store_options(settings)
         )
@@ -66,7 +69,7 @@ async def open_stores(settings: Settings, *, clock: Clock, randomness: Randomnes
         await bind_object_store(metadata, objects, randomness=randomness)
         if scheme_of(settings.metadata.url) == "sqlite":
             await check_object_store(metadata, objects)
-        yield Stores(metadata=metadata, objects=objects, meter=meter)
+        yield Stores(metadata=metadata, objects=objects, meter=meter, metadata_meter=metadata_meter)
 
 
 def _store_options(settings: Settings) -> StoreOptions:

@@ -21,6 +21,7 @@ waits half a second (log/reader/). A leader that hands a partition over serves w
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Final, NamedTuple, Protocol
 
@@ -30,6 +31,7 @@ from streamhouse.broker.reads import ReadRequest, ReadResult, Reads
 from streamhouse.broker.writes import Writes, partition_key, unknown_topic
 from streamhouse.core.errors import NotLeader, OffsetOutOfRange, StreamHouseError
 from streamhouse.core.ids import PartitionKey
+from streamhouse.core.metrics import Latency
 
 OPENING_WAIT_S: Final = 1.0
 """The longest wait for a partition that this agent is about to lead. After an error a client rests for longer."""
@@ -110,6 +112,10 @@ class Fetch:
         self._view = view
         self._reads = reads
         self._writes = writes
+        self.answered_now = Latency()
+        """From the request to its answer, where memory had it."""
+        self.answered_later = Latency()
+        """The same where a store was asked, or the request waited for new records."""
 
     def begin(
         self,
@@ -126,20 +132,22 @@ class Fetch:
         ``leader_only=False``: for a caller that cannot go to another agent. It gets what is committed, whichever agent
         leads.
         """
+        began_s = asyncio.get_running_loop().time()
         request = _Request(wanted, max_wait_ms, min_bytes, max(max_bytes, 0), leader_only)
         plan = self._plan(request)
         if plan.opening and max_wait_ms > 0:
-            return self._read_when_open(request, plan.opening)
+            return self._read_when_open(request, plan.opening, began_s)
         if plan.diverging:
-            return self._read_later(request, plan)
+            return self._read_later(request, plan, began_s)
         results: Sequence[ReadResult] | None = ()
         if plan.requests:
             least = _least_bytes(request, plan)
             results = self._reads.read_now(plan.requests, max_bytes=request.max_bytes, min_bytes=least)
         if results is None:
-            return self._read_later(request, plan)
+            return self._read_later(request, plan, began_s)
         for place, result in zip(plan.places, results, strict=True):
             plan.answers[place] = result
+        self.answered_now.observe(asyncio.get_running_loop().time() - began_s)
         return _complete(plan)
 
     async def run(
@@ -191,11 +199,13 @@ class Fetch:
             plan.requests.append(ReadRequest(key=key, offset=asked.fetch_offset, max_bytes=max(asked.max_bytes, 0)))
         return plan
 
-    async def _read_when_open(self, request: _Request, opening: Sequence[PartitionKey]) -> Sequence[Answer]:
+    async def _read_when_open(
+        self, request: _Request, opening: Sequence[PartitionKey], began_s: float
+    ) -> Sequence[Answer]:
         await self._writes.wait_settled(opening, min(request.max_wait_ms / 1000, OPENING_WAIT_S))
-        return await self._read_later(request, self._plan(request))
+        return await self._read_later(request, self._plan(request), began_s)
 
-    async def _read_later(self, request: _Request, plan: _Plan) -> Sequence[Answer]:
+    async def _read_later(self, request: _Request, plan: _Plan, began_s: float) -> Sequence[Answer]:
         """Ask the metadata or the object store, or wait."""
         for place, key in plan.diverging:
             await self._compare_epochs(request.wanted[place][1], plan, place, key)
@@ -216,6 +226,7 @@ class Fetch:
                     self._reads.leader_epoch(key, or_leaving=True)
                 except StreamHouseError as error:
                     plan.answers[place] = Refused(error, key)
+        self.answered_later.observe(asyncio.get_running_loop().time() - began_s)
         return _complete(plan)
 
     async def _compare_epochs(self, asked: Wanted, plan: _Plan, place: int, key: PartitionKey) -> None:

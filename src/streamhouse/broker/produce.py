@@ -47,12 +47,29 @@ from streamhouse.core.errors import (
     TransactionsUnsupported,
 )
 from streamhouse.core.ids import PartitionKey
+from streamhouse.core.metrics import Latency
 from streamhouse.core.topic_config import TopicConfig
 from streamhouse.wire.buffers import BytesLike
 
 __all__ = ["Outcome", "Place", "Produce", "ProduceCall", "WriteOrder"]
 
 _ACKS: Final = frozenset({-1, 1, 0})
+
+
+class ProduceStats:
+    """Counters since the start."""
+
+    __slots__ = ("acknowledged", "refused")
+
+    def __init__(self) -> None:
+        self.acknowledged = {-1: Latency(), 1: Latency()}
+        """From the arrival of a request until its answer, by acks. With acks=0 there is no answer."""
+        self.refused: dict[str, int] = {}
+        """Batches that were answered with an error, by the name of the error."""
+
+    def count_refused(self, error: BaseException) -> None:
+        name = type(error).__name__
+        self.refused[name] = self.refused.get(name, 0) + 1
 
 
 class Outcome:
@@ -81,7 +98,17 @@ class Outcome:
 class ProduceCall:
     """One request while it is under way. Is the callback of its appends."""
 
-    __slots__ = ("_deadlines", "_left", "_on_done", "acks", "done", "outcomes", "waits_for_offsets")
+    __slots__ = (
+        "_began_s",
+        "_deadlines",
+        "_left",
+        "_on_done",
+        "_stats",
+        "acks",
+        "done",
+        "outcomes",
+        "waits_for_offsets",
+    )
 
     def __init__(
         self,
@@ -89,6 +116,7 @@ class ProduceCall:
         acks: int,
         on_done: Callable[[ProduceCall], None],
         deadlines: Deadlines,
+        stats: ProduceStats,
     ) -> None:
         self.acks = acks
         self.outcomes = [Outcome(place, records) for place, records in batches]
@@ -99,6 +127,8 @@ class ProduceCall:
         self._left = len(self.outcomes)
         self._on_done = on_done
         self._deadlines = deadlines
+        self._stats = stats
+        self._began_s = asyncio.get_running_loop().time()
 
     def begin(self, timeout_s: float) -> None:
         """Count the time-out from here, if anything is still open."""
@@ -119,6 +149,7 @@ class ProduceCall:
     def failed(self, outcome: Outcome, error: BaseException) -> None:
         outcome.error = error
         outcome.records = None
+        self._stats.count_refused(error)
         self._ended_one()
 
     def __call__(self, done: asyncio.Future[None]) -> None:
@@ -127,6 +158,7 @@ class ProduceCall:
             for outcome in self.outcomes:
                 if outcome.append is not None and outcome.append.done is done and not self.done:
                     outcome.error = error
+                    self._stats.count_refused(error)
         self._ended_one()
 
     def overdue(self) -> None:
@@ -135,6 +167,7 @@ class ProduceCall:
             append = outcome.append
             if outcome.error is None and (append is None or (self.acks and not append.done.done())):
                 outcome.error = NotAcknowledged(f"{outcome.name}: not acknowledged within the request's time-out")
+                self._stats.count_refused(outcome.error)
         self._finish()
 
     def abandon(self) -> None:
@@ -151,6 +184,8 @@ class ProduceCall:
     def _finish(self) -> None:
         if not self.done:
             self.done = True
+            if (latency := self._stats.acknowledged.get(self.acks)) is not None:
+                latency.observe(asyncio.get_running_loop().time() - self._began_s)
             self._on_done(self)
 
 
@@ -160,6 +195,7 @@ class Produce:
         self._view = view
         self.deadlines = Deadlines()
         """The time-outs of the requests under way."""
+        self.stats = ProduceStats()
 
     def begin(
         self,
@@ -177,7 +213,7 @@ class Produce:
         ``acks`` is -1 (all), 1 or 0. ``on_done`` is called once, perhaps before this returns; never after ``abandon``.
         The records may be views into memory that is used again after this returns: what has to wait is copied.
         """
-        call = ProduceCall(batches, acks, on_done, self.deadlines)
+        call = ProduceCall(batches, acks, on_done, self.deadlines, self.stats)
         timeout_s = max(timeout_ms, 0) / 1000
         if acks not in _ACKS or transactional_id is not None:
             self._refuse_all(call, transactional_id)

@@ -20,6 +20,7 @@ class ExitCode(IntEnum):
     DENIED = 7
     TOO_NEW = 8
     ANOMALY = 9
+    NOT_READY = 10
     INTERRUPTED = 130
     CLOSED_PIPE = 141
 
@@ -30,11 +31,12 @@ MEANINGS: Final[Mapping[ExitCode, str]] = {
     ExitCode.USAGE: "a flag, setting, argument or request is wrong",
     ExitCode.NOT_FOUND: "a topic, partition, agent, group, transfer or object does not exist",
     ExitCode.CONFLICT: "it exists already, another process was faster, or another process holds it",
-    ExitCode.UNAVAILABLE: "the metadata store or the object store does not answer; try again",
+    ExitCode.UNAVAILABLE: "a store does not answer, or the process that `status` asks; try again",
     ExitCode.CORRUPT: "bytes failed a check",
     ExitCode.DENIED: "credentials or permissions",
     ExitCode.TOO_NEW: "written by a newer version",
     ExitCode.ANOMALY: "a chaos run found an anomaly",
+    ExitCode.NOT_READY: "`streamhouse status`: the process answers and is not ready",
     ExitCode.INTERRUPTED: "Ctrl-C",
     ExitCode.CLOSED_PIPE: "the reader of the output stopped reading",
 }

@@ -8,7 +8,7 @@ import typer
 
 from streamhouse import __version__
 from streamhouse.cli import conventions
-from streamhouse.cli.commands import chaos, config, demo, pipeline, serve, spark, table, topic_configs
+from streamhouse.cli.commands import chaos, config, demo, pipeline, serve, spark, status, table, topic_configs
 
 app = typer.Typer(
     name="streamhouse",
@@ -25,6 +25,7 @@ demo.register(app)
 pipeline.register(app)
 serve.register(app)
 spark.register(app)
+status.register(app)
 table.register(app)
 topic_configs.register(app)
 

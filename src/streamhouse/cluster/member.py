@@ -43,6 +43,7 @@ from streamhouse.cluster.problems import Problems
 from streamhouse.cluster.reconciler import Reconciler
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import AgentNotFound, AgentSuperseded, ConfigError, StreamHouseError
+from streamhouse.core.outage import Outage
 from streamhouse.core.randomness import Randomness
 from streamhouse.metadata.contract import Agent, AgentInfo, Change, ChangeKind, Holder, LeaseKey, MetadataStore
 
@@ -137,6 +138,10 @@ class Member:
             return Health(state=HealthState.DEGRADED, reason=str(self._problems))
         return Health(state=self._state, reason=self._failure)
 
+    def outages(self) -> list[Outage]:
+        """What does not work at this time, one for each cause. ``health`` has the same in one line."""
+        return self._problems.outages()
+
     def describe(self) -> MemberView:
         now_ms = self._clock.boot_ms()
         return MemberView(
@@ -189,11 +194,11 @@ class Member:
         """Register and start the loops. A single node has opened everything when this returns; an agent of a fleet
         acquires its leases afterwards.
 
-        ``listeners``: where clients reach this agent, if that was not known when the member was made.
+        ``listeners``: where clients reach this agent, as far as that was not known when the member was made.
         Raises AgentSuperseded, MetadataUnavailable and what else registering raises; nothing runs then.
         """
         if listeners is not None:
-            self._info = replace(self._info, listeners=listeners)
+            self._info = replace(self._info, listeners={**self._info.listeners, **listeners})
         await self._register()
         if self._mode is Mode.SINGLE_NODE:
             try:

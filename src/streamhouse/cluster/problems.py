@@ -13,8 +13,8 @@ from streamhouse.core.clock import Clock
 from streamhouse.core.errors import MetadataUnavailable, StoreUnavailable
 from streamhouse.core.outage import Outage
 
-_METADATA: Final = "the metadata store"
-_OBJECTS: Final = "the object store"
+METADATA_STORE: Final = "the metadata store"
+OBJECT_STORE: Final = "the object store"
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +31,10 @@ class Problems:
 
     def __str__(self) -> str:
         return "; ".join(self._texts.values())
+
+    def outages(self) -> list[Outage]:
+        """The outages that go on, one for each cause."""
+        return [outage for outage in self._outages.values() if outage.active]
 
     def report(self, where: str, error: Exception | str | None) -> None:
         """``where`` (the name of a loop) has this error; None when it works again."""
@@ -58,5 +62,5 @@ class Problems:
 
 def _cause(where: str, error: Exception | str) -> str:
     if isinstance(error, (MetadataUnavailable, TimeoutError)):  # only calls to the metadata store have a time-out here
-        return _METADATA
-    return _OBJECTS if isinstance(error, StoreUnavailable) else where
+        return METADATA_STORE
+    return OBJECT_STORE if isinstance(error, StoreUnavailable) else where

@@ -82,6 +82,10 @@ MAX_METADATA_DOCUMENT_BYTES: Final = 4 * MIB  # gRPC's default message limit, wh
 # Reading.
 MAX_KNOWN_DAMAGE: Final = 1000  # damaged ranges of objects that are shown and checked again, about 2 KB each
 
+# Metrics and health.
+MAX_METRIC_SERIES: Final = 1000  # partitions, or partitions of groups, on one page: about 10 ms of the event loop
+MAX_NOTED_COMMITS: Final = 10_000  # last commits of consumer groups kept for their lag, about 300 bytes each
+
 # Spark.
 MAX_SPLITS: Final = 100_000  # tasks of one batch: each costs Spark some kilobytes and 30 ms
 MAX_PLANNED_ENTRIES: Final = 200_000  # named in one plan, 300 bytes each; of more, tasks look up their own

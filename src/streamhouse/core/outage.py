@@ -2,7 +2,7 @@
 
 The first line says what fails; the second says that it works again, and after how long. A part counts as working again
 only after a second without a failure: of many calls at a time, some fail while others succeed. Waits on the event loop;
-decides nothing.
+decides nothing. The health of a process shows the outages that are active.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ class Outage:
         """``what``: the part, as in "trouble with …" and "… works again"."""
         self.active = False
         """On hot paths, check this before a call of ``works``."""
-        self._what = what
+        self.what = what
+        self.problem = ""
+        """What failed last."""
+        self.since_ms = 0
+        """When it began, by the wall clock."""
         self._clock = clock
         self._log = log
         self._began_ms = 0
@@ -30,12 +34,13 @@ class Outage:
 
     def fails(self, problem: object) -> None:
         self._unsettle()
+        self.problem = words = str(problem) or type(problem).__name__
         if self.active:
             return
         self.active = True
         self._began_ms = self._clock.boot_ms()
-        words = str(problem) or type(problem).__name__
-        self._log.warning("trouble with %s: %s", self._what, words, extra={"what": self._what, "problem": words})
+        self.since_ms = self._clock.wall_ms()
+        self._log.warning("trouble with %s: %s", self.what, words, extra={"what": self.what, "problem": words})
 
     def works(self) -> None:
         if not self.active or self._settling is not None:
@@ -57,4 +62,4 @@ class Outage:
         self._settling = None
         self.active = False
         for_s = max(0, self._worked_ms - self._began_ms) / 1000
-        self._log.warning("%s works again after %.1f s", self._what, for_s, extra={"what": self._what, "for_s": for_s})
+        self._log.warning("%s works again after %.1f s", self.what, for_s, extra={"what": self.what, "for_s": for_s})

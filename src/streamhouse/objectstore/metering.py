@@ -20,7 +20,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Final, Self, TypeVar
 
 from streamhouse.core.clock import Clock
+from streamhouse.core.errors import ObjectNotFound
 from streamhouse.core.limits import GIB, MAX_LIST_PAGE
+from streamhouse.core.metrics import Latency
 from streamhouse.objectstore.contract import ObjectStore, WrappedStore
 from streamhouse.objectstore.objects import Fetched, ListPage, ObjectInfo, Operation
 from streamhouse.objectstore.upload import Upload
@@ -123,6 +125,7 @@ class Meter:
 
     _totals: dict[Operation, Totals] = field(default_factory=lambda: dict.fromkeys(Operation, Totals()))
     stored: StoredUsage | None = None
+    latency: dict[Operation, Latency] = field(default_factory=lambda: {each: Latency() for each in Operation})
 
     def count(self, operation: Operation, more: Totals) -> None:
         self._totals[operation] = self._totals[operation].plus(more)
@@ -146,12 +149,19 @@ class MeteredStore(WrappedStore):
         size_bytes: Callable[[T], int] = lambda _: 0,
     ) -> T:
         started_ms = self._clock.boot_ms()
+        time = asyncio.get_running_loop().time
+        began_s = time()
         try:
             answer = await call
-        except BaseException:
-            # A cancelled request counts too: it was sent, and it is billed.
-            self.meter.count(operation, Totals(requests=1, errors=1, latency_ms=self._clock.boot_ms() - started_ms))
+        except BaseException as error:
+            # A cancelled request counts too: it was sent, and it is billed. A HEAD that finds nothing has its answer.
+            failed = operation is not Operation.HEAD or not isinstance(error, ObjectNotFound)
+            self.meter.count(
+                operation, Totals(requests=1, errors=int(failed), latency_ms=self._clock.boot_ms() - started_ms)
+            )
             raise
+        finally:
+            self.meter.latency[operation].observe(time() - began_s)
         self.meter.count(
             operation,
             Totals(

@@ -17,7 +17,14 @@ from typing import Final, TypeVar
 
 from streamhouse.core.backoff import Backoff
 from streamhouse.core.clock import Clock
-from streamhouse.core.errors import InvalidRequest, ObjectExists, StoreError, StoreUnavailable, StreamHouseError
+from streamhouse.core.errors import (
+    InvalidRequest,
+    ObjectExists,
+    ObjectNotFound,
+    StoreError,
+    StoreUnavailable,
+    StreamHouseError,
+)
 from streamhouse.core.limits import MAX_STORE_ATTEMPTS, MIB, MULTIPART_PART_BYTES
 from streamhouse.core.outage import Outage
 from streamhouse.core.randomness import Randomness
@@ -67,7 +74,7 @@ class RetryingStore(WrappedStore):
         self._randomness = randomness
         self._policy = policy
         self._backoff = policy.backoff()
-        self._outage = Outage(f"the object store {inner.url}", clock=clock, log=_log)
+        self.outage = Outage(f"the object store {inner.url}", clock=clock, log=_log)
 
     async def attempt(
         self,
@@ -102,7 +109,7 @@ class RetryingStore(WrappedStore):
                     raise
                 doubt = error
             if attempt > _TRIES_UNSAID:
-                self._outage.fails(doubt.message)
+                self.outage.fails(doubt.message)
             pause_s = self._backoff.pause_s(attempt, self._randomness)
             if attempt == MAX_STORE_ATTEMPTS or self._clock.boot_ms() + pause_s * 1000 >= deadline_ms:
                 spent_ms = self._clock.boot_ms() - started_ms
@@ -116,13 +123,18 @@ class RetryingStore(WrappedStore):
         """Report an outage when the store has not answered for a while, long before the try times out."""
         silence_s = (_SILENCE_UNSAID_MS + self._policy.transfer_ms(body_bytes)) / 1000
         words = f"no answer to {what} in {silence_s:.0f} s"
-        silent = asyncio.get_running_loop().call_later(silence_s, self._outage.fails, words)
+        silent = asyncio.get_running_loop().call_later(silence_s, self.outage.fails, words)
+        answered = False
         try:
             yield
-            if self._outage.active:
-                self._outage.works()
+            answered = True
+        except (ObjectNotFound, ObjectExists):
+            answered = True
+            raise
         finally:
             silent.cancel()
+            if answered and self.outage.active:
+                self.outage.works()
 
     def resolve(self, key: str, written: Callable[[], Fingerprint]) -> Callable[[ObjectExists], Awaitable[None]]:
         async def ours_or_raise(taken: ObjectExists) -> None:

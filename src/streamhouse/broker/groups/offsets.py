@@ -11,7 +11,8 @@ answered with COORDINATOR_LOAD_IN_PROGRESS, which librdkafka repeats, when the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from streamhouse.broker.groups.classic import ClassicGroup
@@ -36,8 +37,9 @@ from streamhouse.core.errors import (
     StreamHouseError,
 )
 from streamhouse.core.ids import PartitionKey
+from streamhouse.core.limits import MAX_NOTED_COMMITS
 from streamhouse.metadata import checks
-from streamhouse.metadata.contract import CommittedOffset, OffsetCommit
+from streamhouse.metadata.contract import CommittedOffset, OffsetCommit, slot_of
 
 __all__ = ["CommitRequest", "CommittedOffset", "OffsetCommit", "Offsets", "Outcomes"]
 
@@ -60,6 +62,26 @@ Outcomes = dict[PartitionKey, StreamHouseError | None]
 class Offsets:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
+        self._latest: OrderedDict[tuple[str, PartitionKey], int] = OrderedDict()
+
+    def latest(self) -> Iterator[tuple[str, PartitionKey, int]]:
+        """The last commits of the groups that this agent coordinates: (group, partition, offset). For metrics only: it
+        has a bound, and what was committed with another coordinator is missing."""
+        registry = self._registry
+        for (group_id, key), offset in list(self._latest.items()):
+            slot = registry.slots.get(slot_of(group_id))
+            if slot is not None and group_id in registry.in_slot(slot).loaded:
+                yield group_id, key, offset
+            else:
+                del self._latest[group_id, key]
+
+    def _note(self, group_id: str, commits: Iterable[OffsetCommit], missing: Collection[PartitionKey]) -> None:
+        for commit in commits:
+            if commit.key not in missing:
+                self._latest[group_id, commit.key] = commit.offset
+                self._latest.move_to_end((group_id, commit.key))
+        while len(self._latest) > MAX_NOTED_COMMITS:
+            self._latest.popitem(last=False)
 
     # Commit.
 
@@ -74,6 +96,7 @@ class Offsets:
             if outcomes[commit.key] is None:
                 good[commit.key] = commit
         missing = await self._registry.slots.fenced(slot, self._commit(slot, request, list(good.values())))
+        self._note(request.group_id, good.values(), missing)
         for key in missing:
             outcomes[key] = PartitionNotFound(f"there is no partition {key}")
         return outcomes

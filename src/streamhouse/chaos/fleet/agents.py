@@ -45,7 +45,12 @@ class AgentProcess:
         self._child: subprocess.Popen[bytes] | None = None
         self._log_begins = 0
         self._is_ready = False
-        own = {"agent.id": name, "data_dir": str(self._data), "kafka.listen": self.address}
+        own = {
+            "agent.id": name,
+            "data_dir": str(self._data),
+            "kafka.listen": self.address,
+            "admin.listen": "127.0.0.1:0",
+        }
         self._environment = {
             **{variable: os.environ[variable] for variable in _INHERITED if variable in os.environ},
             **{f"STREAMHOUSE_{key.replace('.', '_').upper()}": value for key, value in {**settings, **own}.items()},

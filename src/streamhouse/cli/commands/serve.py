@@ -58,7 +58,7 @@ def _run(settings: Settings, name: str, *, demo: bool = False) -> None:
     from streamhouse.core.settings import LogFormat
 
     note(f"streamhouse {name} starts")
-    settings = _with_kafka(settings)
+    settings = _with_ports(settings)
     ended = asyncio.run(run_until_stopped(settings, ready=lambda sh: _ready(sh, settings, demo=demo)))
     tell = note if settings.log.format is LogFormat.TEXT else _say_nothing  # the log has said it, in its own format
     if ended.failure is not None:
@@ -71,12 +71,15 @@ def _say_nothing(text: str) -> None:
     pass
 
 
-def _with_kafka(settings: Settings) -> Settings:
-    """A process of the platform serves Kafka clients unless told otherwise. Without an agent it tells them where the
-    agents are."""
-    if settings.kafka.enabled is not None:
-        return settings
-    return replace(settings, kafka=replace(settings.kafka, enabled=True))
+def _with_ports(settings: Settings) -> Settings:
+    """A process of the platform serves Kafka clients, and its health and metrics, unless told otherwise. Without an
+    agent it tells Kafka clients where the agents are."""
+    kafka, admin = settings.kafka, settings.admin
+    return replace(
+        settings,
+        kafka=kafka if kafka.enabled is not None else replace(kafka, enabled=True),
+        admin=admin if admin.enabled is not None else replace(admin, enabled=True),
+    )
 
 
 async def _ready(sh: StreamHouse, settings: Settings, *, demo: bool) -> None:
@@ -135,5 +138,7 @@ def _tell(sh: StreamHouse, settings: Settings) -> None:
         view = sh.agent.member.describe()
         note(f"agent       {view.agent_id}, leading {len(view.leases)} partitions and slots")
     note(f"kafka       {', '.join(sh.kafka_addresses) or 'not served by this process'}")
+    health = ", ".join(f"http://{address}/readyz" for address in sh.admin_addresses)
+    note(f"health      {health or 'not served by this process'}")
     if settings.embedded_agent:
         note(sh.agent.recovery())

@@ -3,7 +3,7 @@
 kinds.py      what a value may be: text, duration, size, choice, URL …
 schema.py     how a setting is declared, and what follows from it (flag, variable, TOML key)
 declared.py   the settings themselves: add one here, in one declaration; those of the Kafka port are in
-              declared_kafka.py, those of consumer groups in declared_groups.py
+              declared_kafka.py, of the admin port in declared_admin.py, of consumer groups in declared_groups.py
 sources.py    flags, environment and TOML tables → raw values with their origin
 resolve.py    precedence, defaults, parsing; the result, printable, with secrets masked
 rules.py      rules between settings
@@ -27,6 +27,7 @@ from streamhouse.core.settings.declared import (
     StoreSettings,
     WalSettings,
 )
+from streamhouse.core.settings.declared_admin import AdminSettings
 from streamhouse.core.settings.declared_groups import GroupSettings
 from streamhouse.core.settings.declared_kafka import KafkaSettings, is_loopback, is_wildcard
 from streamhouse.core.settings.kinds import Address
@@ -39,6 +40,7 @@ __all__ = [
     "NON_SETTING_VARIABLES",
     "SCHEMA",
     "Address",
+    "AdminSettings",
     "AgentSettings",
     "AssignerSettings",
     "DurabilitySetting",

@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path, PurePosixPath
 
 from streamhouse.core.limits import MAX_AGENT_ID_BYTES, MAX_BATCH_BYTES, MAX_LEASE_TTL_MS, RESUBMIT_MAX_AGE_MS
+from streamhouse.core.settings.declared_admin import AdminSettings
 from streamhouse.core.settings.declared_groups import GroupSettings
 from streamhouse.core.settings.declared_kafka import KafkaSettings
 from streamhouse.core.settings.schema import (
@@ -393,6 +394,7 @@ class Settings:
     wal: WalSettings
     memory: MemorySettings
     kafka: KafkaSettings
+    admin: AdminSettings
     group: GroupSettings
     log: LogSettings
 

@@ -84,6 +84,12 @@ RULES: Final[tuple[Rule, ...]] = (
         ),
     ),
     Rule(
+        keys=("admin.allow_remote", "admin.listen"),
+        must="admin.listen must stay on this machine's loopback unless admin.allow_remote is true",
+        because="there is no authentication yet: every client that reaches the port can read the names of all topics",
+        holds=lambda s: s.admin.allow_remote or not s.admin.remote_hosts,
+    ),
+    Rule(
         keys=("group.min_session_timeout", "group.max_session_timeout"),
         must="group.min_session_timeout must not be longer than group.max_session_timeout",
         because="no session time-out would be allowed",

@@ -7,7 +7,6 @@ It implements gateway/front_end.py. ``drain`` answers requests under way for at 
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import socket
 from collections.abc import Mapping, Sequence
@@ -19,13 +18,13 @@ from typing import Final
 from streamhouse.broker.broker import Broker
 from streamhouse.broker.nodes import Endpoint
 from streamhouse.core.clock import Clock, SystemClock
-from streamhouse.core.errors import ConfigError
 from streamhouse.core.settings import Address
 from streamhouse.gateway.kafka.api import Api, ServerMemory, apis
 from streamhouse.gateway.kafka.connection import KafkaConnection
 from streamhouse.gateway.kafka.connections import Connections, ServerLimits, ServerStats
 from streamhouse.gateway.kafka.dispatch import Dispatcher
 from streamhouse.gateway.kafka.handlers import register_all
+from streamhouse.gateway.listening import bound_sockets, cannot_listen
 
 logger = logging.getLogger("streamhouse.kafka")
 
@@ -33,6 +32,8 @@ BACKLOG: Final = 1024
 """Connections the kernel keeps while the loop is busy: a fleet of clients that comes back at once."""
 CLOSING_S: Final = 1.0
 """How long closed connections may take to send their last bytes."""
+
+_FLAG: Final = "--kafka-listen"
 
 __all__ = ["KafkaServer", "Listener", "ServerLimits", "ServerStats"]
 
@@ -95,7 +96,7 @@ class KafkaServer:
         loop = asyncio.get_running_loop()
         try:
             for index, listener in enumerate(self._listeners):
-                sockets = await _sockets_of(listener)
+                sockets = await bound_sockets(listener.host, listener.port, flag=_FLAG)
                 port = sockets[0].getsockname()[1]
                 known = replace(listener, port=port, advertised_port=listener.advertised_port or port)
                 self._listeners[index] = known
@@ -115,7 +116,7 @@ class KafkaServer:
                 self._servers.append(await loop.create_server(factory, sock=bound, backlog=BACKLOG))
             except OSError as error:
                 await self.close()
-                raise _cannot_listen(listener, error) from error
+                raise cannot_listen(listener.host, listener.port, error, flag=_FLAG) from error
             logger.info("Kafka clients may connect to %s:%d", listener.host, listener.port)
         self._sockets.clear()
 
@@ -158,49 +159,3 @@ async def _emptied(connections: Connections, timeout_s: float) -> None:
     if connections.live and timeout_s > 0:
         with suppress(TimeoutError):
             await asyncio.wait_for(connections.emptied.wait(), timeout_s)
-
-
-async def _sockets_of(listener: Listener) -> list[socket.socket]:
-    """One for each address the host's name has, all on one port."""
-    loop = asyncio.get_running_loop()
-    try:
-        found = await loop.getaddrinfo(listener.host, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError as error:
-        raise _cannot_listen(listener, error) from error
-    sockets: list[socket.socket] = []
-    port = listener.port
-    for family, kind, protocol, _, address in dict.fromkeys(found):
-        try:
-            sockets.append(_bound(family, kind, protocol, (address[0], port, *address[2:])))
-        except OSError as error:
-            if sockets and error.errno == errno.EADDRNOTAVAIL:
-                continue
-            for one in sockets:
-                one.close()
-            raise _cannot_listen(listener, error) from error
-        port = sockets[0].getsockname()[1]
-    return sockets
-
-
-def _bound(family: int, kind: int, protocol: int, address: tuple[object, ...]) -> socket.socket:
-    made = socket.socket(family, kind, protocol)
-    try:
-        made.setblocking(False)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        made.bind(address)
-    except BaseException:
-        made.close()
-        raise
-    return made
-
-
-def _cannot_listen(listener: Listener, error: OSError) -> ConfigError:
-    where = f"{listener.host}:{listener.port}"
-    if error.errno == errno.EADDRINUSE:
-        return ConfigError(
-            f"another process listens on {where}",
-            hint="stop it, or choose another address with --kafka-listen (port 0 takes any free one)",
-        )
-    return ConfigError(f"cannot listen on {where}: {error.strerror or error}", hint="choose another --kafka-listen")

@@ -18,6 +18,7 @@ from streamhouse.core.backoff import Backoff
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import MetadataError, StoreError
 from streamhouse.core.ids import AppendId, PartitionKey
+from streamhouse.core.metrics import Latency
 from streamhouse.core.outage import Outage
 from streamhouse.core.randomness import Randomness
 from streamhouse.log.leased.pack import PackedObject, Placed, packing
@@ -53,6 +54,10 @@ class FlushHealth:
     metadata_problem: str = ""
     uploads_retried: int = 0
     commits_retried: int = 0
+    flush: Latency = field(default_factory=Latency)
+    """Whole flushes, retries included."""
+    commit: Latency = field(default_factory=Latency)
+    """Commits, each until its verdict."""
     objects_stale: int = 0
     """Objects whose commit was refused because the garbage collector's horizon had passed their stamp (R6)."""
 
@@ -112,6 +117,8 @@ class Committer:
 
     async def flush(self, large: Sequence[Chunk], small: Sequence[Chunk], turn: Turn) -> None:
         """Upload and commit the chunks. ``turn`` keeps the order of commits; it is passed on in any case."""
+        time = asyncio.get_running_loop().time
+        began_s = time()
         try:
             placed = await self._upload(large, small)
             await turn.wait()
@@ -124,6 +131,7 @@ class Committer:
                 tries += 1
             if self._stale.active:
                 self._stale.works()
+            self.health.flush.observe(time() - began_s)
         finally:
             turn.pass_on()
 
@@ -136,9 +144,17 @@ class Committer:
 
     async def commit_slices(self, append_id: AppendId, slices: Sequence[LeasedSlice]) -> list[SliceOutcome]:
         """Send the identical commit until there is a verdict (R5)."""
-        return await self._persist(
+        time = asyncio.get_running_loop().time
+        began_s = time()
+        outcomes = await self._persist(
             lambda: self.metadata.commit_leased(append_id, slices), MetadataError, self._note_metadata
         )
+        self.health.commit.observe(time() - began_s)
+        return outcomes
+
+    def outages(self) -> list[Outage]:
+        """What keeps flushes from finishing at this time."""
+        return [outage for outage in (self._uploads, self._commits, self._stale) if outage.active]
 
     async def pack(self, large: Sequence[Chunk], small: Sequence[Chunk], *, created_ms: int) -> list[PackedObject]:
         steps = packing(large, small, created_ms=created_ms, new_id=self.randomness.uuid)

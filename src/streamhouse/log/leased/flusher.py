@@ -39,6 +39,10 @@ class Flusher:
         self._last_flush_ms = -(2**62)
         self._loop_task: asyncio.Task[None] | None = None
 
+    @property
+    def under_way(self) -> int:
+        return len(self._tasks)
+
     def start(self) -> None:
         self._loop_task = asyncio.create_task(self._loop(), name="leased-flush-loop")
         self._loop_task.add_done_callback(self._loop_ended)

@@ -16,6 +16,7 @@ from streamhouse.core import topic_config
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import NotLeader
 from streamhouse.core.ids import PartitionKey
+from streamhouse.core.outage import Outage
 from streamhouse.core.randomness import Randomness
 from streamhouse.log.leased.budget import WriteBudget
 from streamhouse.log.leased.closing import Closing
@@ -146,8 +147,20 @@ class LeasedLog:
         return self._budget.used_bytes
 
     @property
+    def buffer_limit_bytes(self) -> int:
+        return self._budget.max_bytes
+
+    @property
     def flushes(self) -> int:
         return self._flusher.flushes
+
+    @property
+    def flushes_under_way(self) -> int:
+        return self._flusher.under_way
+
+    def outages(self) -> list[Outage]:
+        """What keeps flushes from finishing at this time."""
+        return self._committer.outages()
 
     @property
     def held_batches(self) -> int:

@@ -33,6 +33,7 @@ class LeasedOptions:
 class LeasedStats:
     appended_batches: int = 0
     appended_bytes: int = 0
+    appended_records: int = 0
     committed_batches: int = 0
     replayed_batches: int = 0
     resubmitted_batches: int = 0

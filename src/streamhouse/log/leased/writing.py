@@ -133,6 +133,7 @@ class Writing:
         stats = self._stats
         stats.appended_batches += 1
         stats.appended_bytes += size
+        stats.appended_records += pending.next_offset - pending.base_offset
         self._on_grown(partition)
 
     def synced(self, lsn: int) -> None:

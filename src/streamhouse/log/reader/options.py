@@ -38,6 +38,8 @@ class ReaderOptions:
 class ReaderStats:
     reads: int = 0
     """Partitions that reads asked for."""
+    records: int = 0
+    """Records given out, counted by offsets: what key compaction removed counts too."""
     tail_bytes: int = 0
     """Bytes from the tail cache."""
     buffer_bytes: int = 0

@@ -297,10 +297,12 @@ class LogReader:
 
     def _take_from_memory(self, cursor: Cursor, led: LedPartition | None) -> bool:
         """False if there was nothing to take."""
-        found = self._tail.read(cursor.key, cursor.offset, cursor.room)
+        offset = cursor.offset
+        found = self._tail.read(cursor.key, offset, cursor.room)
         if found is not None and found.batches:
             if cursor.take(found.batches, found.size_bytes, found.next_offset):
                 self.stats.tail_bytes += found.size_bytes
+                self.stats.records += found.next_offset - offset
             return True
         if led is None or not led.high_watermark <= cursor.offset < led.visible_end:
             return False
@@ -314,6 +316,7 @@ class LogReader:
                 self.stats.buffer_bytes += len(view)
             if cursor.full:
                 break
+        self.stats.records += cursor.offset - offset
         return cursor.full or cursor.offset != offset
 
     async def _fill_more(self, cursor: Cursor) -> None:
@@ -364,12 +367,18 @@ class LogReader:
             taken = block.take(offset, cursor.room)
             if cursor.take(taken.batches, taken.size_bytes, taken.next_offset):
                 self.stats.object_bytes += taken.size_bytes
+                self.stats.records += taken.next_offset - offset
                 self._ahead.stepped(cursor.key, offset, cursor.offset, taken.size_bytes)
                 if cursor.offset > stretches[0].end_offset:
                     self._objects.read_through(stretches[0])
             return
 
     # What is known.
+
+    @property
+    def damaged_ranges(self) -> int:
+        """Ranges of objects known to be missing or damaged at this time."""
+        return len(self._damages)
 
     def _led(self, key: PartitionKey) -> LedPartition | None:
         return None if self._leading is None else self._leading.partition(key)

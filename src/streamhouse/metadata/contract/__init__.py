@@ -4,7 +4,7 @@
 ``metadata/sqlite`` and ``metadata/postgres``; one suite (tests/metadata) runs against each.
 """
 
-from streamhouse.metadata.contract.agents import KAFKA_LISTENER, Agent, AgentInfo, Agents
+from streamhouse.metadata.contract.agents import HTTP_LISTENER, KAFKA_LISTENER, Agent, AgentInfo, Agents
 from streamhouse.metadata.contract.definitions import Definition, Definitions, WantedState
 from streamhouse.metadata.contract.groups import (
     CommittedOffset,
@@ -75,6 +75,7 @@ from streamhouse.metadata.contract.store import Change, ChangeKind, ClusterInfo,
 from streamhouse.metadata.contract.topics import LogState, NewTopic, PartitionState, Topic, Topics, WriteMode
 
 __all__ = [
+    "HTTP_LISTENER",
     "KAFKA_BATCHES",
     "KAFKA_LISTENER",
     "NEVER_MS",

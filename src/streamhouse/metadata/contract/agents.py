@@ -14,6 +14,7 @@ from uuid import UUID
 JsonScalar = str | int | float | bool | None
 
 KAFKA_LISTENER: Final = "kafka"
+HTTP_LISTENER: Final = "http"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
