@@ -17,7 +17,7 @@ from report import heading, measure, row
 from streamhouse.cluster.assigner import Assigner, plan
 from streamhouse.cluster.contract import Loss, Timings
 from streamhouse.cluster.lease_table import LeaseTable, Stage
-from streamhouse.cluster.member import Member
+from streamhouse.cluster.member import FleetMember
 from streamhouse.core.clock import SystemClock
 from streamhouse.core.ids import TopicId
 from streamhouse.core.randomness import SeededRandomness
@@ -57,7 +57,7 @@ class Agent:
     def __init__(self, agent_id: str, store: SqliteMetadata, seed: int) -> None:
         ids = SeededRandomness(seed)
         self.owner = Nothing()
-        self.member = Member(
+        self.member = FleetMember(
             metadata=store,
             clock=SystemClock(),
             randomness=ids,

@@ -23,7 +23,7 @@ from streamhouse.app.process import tune
 from streamhouse.broker.broker import Broker
 from streamhouse.core.clock import SystemClock
 from streamhouse.core.ids import PartitionKey
-from streamhouse.gateway.kafka.api import Call, Client, ServerMemory
+from streamhouse.gateway.kafka.api import Call, ClientConnection, ServerMemory
 from streamhouse.gateway.kafka.handlers.api_00_produce import produce
 from streamhouse.gateway.kafka.handlers.api_01_fetch import fetch
 from streamhouse.gateway.kafka.hot import fetch as fetch_codec
@@ -59,7 +59,7 @@ def fetch_body(version: int, partition: int, offset: int, max_bytes: int, topic_
 
 
 def call_of(broker: Broker, api_key: int, version: int) -> Call:
-    client = Client(host="127.0.0.1", listener="bench")
+    client = ClientConnection(host="127.0.0.1", listener="bench")
     return Call(api_key=api_key, version=version, correlation_id=1, client=client, broker=broker, memory=MEMORY)
 
 

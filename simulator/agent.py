@@ -29,7 +29,7 @@ from streamhouse.broker.producer_ids import ProducerIds
 from streamhouse.broker.writers import LeaderlessWriter, LeasedWriter
 from streamhouse.broker.writes import Writes
 from streamhouse.cluster.contract import Mode
-from streamhouse.cluster.member import Member
+from streamhouse.cluster.member import FleetMember
 from streamhouse.core.errors import CorruptData, NotAcknowledged, NotLeader, StreamHouseError, TopicNotFound
 from streamhouse.core.ids import PartitionKey
 from streamhouse.log.leased.adoption import Adoption
@@ -62,7 +62,7 @@ class Parts:
     wal: Wal
     log: LeasedLog
     reader: LogReader
-    member: Member
+    member: FleetMember
     view: ClusterView
     produce: Produce
     producer_ids: ProducerIds
@@ -301,7 +301,7 @@ class SimAgent:
             clock=self.clock,
             options=ReaderOptions(durability=durability),
         )
-        member = Member(
+        member = FleetMember(
             metadata=self._metadata,
             clock=self.clock,
             randomness=dice,
@@ -376,7 +376,7 @@ class SimAgent:
             for frame in frames
         )
 
-    def _room_on_disk(self, log: LeasedLog, member: Member, problem: Exception | None) -> None:
+    def _room_on_disk(self, log: LeasedLog, member: FleetMember, problem: Exception | None) -> None:
         """As in app/log_parts.py."""
         member.report("the write-ahead log's disk", problem)
         if problem is None:

@@ -14,7 +14,7 @@ from simulator.loop import SimLoop
 from simulator.network import Link, Weather
 from streamhouse.core.errors import StoreUnavailable
 from streamhouse.objectstore.contract import WrappedStore
-from streamhouse.objectstore.faults import Fault, FaultTimes, FaultyStore, SeededFaults
+from streamhouse.objectstore.faults import FaultTimes, FaultyStore, SeededFaults, StoreFault
 from streamhouse.objectstore.memory import MemoryStore
 from streamhouse.objectstore.objects import Fetched, ListPage, ObjectInfo, Operation
 from streamhouse.objectstore.upload import Upload
@@ -28,10 +28,10 @@ class StoreFaults:
     def __init__(self, dice: Dice) -> None:
         self.rate = 0.0
         self._dice = dice
-        share = 0.99 / len(Fault)
-        self._faults = SeededFaults(dice, dict.fromkeys(Fault, share), longest_burst=3)
+        share = 0.99 / len(StoreFault)
+        self._faults = SeededFaults(dice, dict.fromkeys(StoreFault, share), longest_burst=3)
 
-    def next_fault(self, operation: Operation, key: str) -> Fault | None:
+    def next_fault(self, operation: Operation, key: str) -> StoreFault | None:
         if not self.rate or not self._dice.chance(self.rate):
             return None
         return self._faults.next_fault(operation, key)

@@ -15,11 +15,11 @@ import pytest
 from streamhouse import StreamHouse
 from streamhouse.app.front_ends import registered_http
 from streamhouse.app.health import ProcessHealth
-from streamhouse.chaos.fleet.proxy import Mode, Proxy
+from streamhouse.chaos.fleet.proxy import Proxy, ProxyMode
 from streamhouse.core.clock import ManualClock
 from streamhouse.core.errors import BackPressureRejected, ConfigError
 from streamhouse.core.settings import resolve
-from streamhouse.gateway.admin.health import State
+from streamhouse.gateway.admin.health import Readiness
 from streamhouse.log.reader.damage import HEALTH
 from streamhouse.testing.services import PostgresService, S3Service
 
@@ -88,7 +88,7 @@ async def test_every_path_of_a_real_agent_answers(tmp_path: Path) -> None:
 async def test_without_being_asked_for_there_is_no_admin_port(tmp_path: Path) -> None:
     async with StreamHouse.open(data_dir=str(tmp_path)) as sh:
         assert sh.admin_addresses == []
-        assert sh.observed.health.known().state is State.READY
+        assert sh.observed.health.known().state is Readiness.READY
         assert b"streamhouse_ready 1.0" in sh.observed.metrics.text()
 
 
@@ -100,14 +100,14 @@ async def test_readiness_turns_bad_while_the_metadata_store_is_away(
     settings = {"metadata_url": url, "store_url": f"file://{tmp_path}/objects", "profile": "fast"}
     async with StreamHouse.open(data_dir=str(tmp_path), embedded_agent=embedded_agent, **settings, **ADMIN) as sh:
         await until(sh, 200)
-        proxy.set_mode(Mode.REFUSE)
+        proxy.set_mode(ProxyMode.REFUSE)
         said = await until(sh, 503)
         (problem,) = [each for each in said["problems"] if each["blocks"]]
         assert problem["what"] == "the metadata store"
         assert "metadata.url" in problem["what_to_do"]
         assert (await get(sh, "/livez"))[0] == 200
         assert "\nstreamhouse_ready 0.0\n" in (await get(sh, "/metrics"))[1]
-        proxy.set_mode(Mode.PASS)
+        proxy.set_mode(ProxyMode.PASS)
         await until(sh, 200)
 
 
@@ -117,12 +117,12 @@ async def test_readiness_turns_bad_while_the_object_store_is_away_from_an_idle_a
     proxy, settings = s3_behind
     async with StreamHouse.open(data_dir=str(tmp_path), **settings, **ADMIN) as sh:
         await until(sh, 200)
-        proxy.set_mode(Mode.REFUSE)
+        proxy.set_mode(ProxyMode.REFUSE)
         said = await until(sh, 503)
         (problem,) = [each for each in said["problems"] if each["blocks"]]
         assert problem["what"] == "the object store"
         assert "store.url" in problem["what_to_do"]
-        proxy.set_mode(Mode.PASS)
+        proxy.set_mode(ProxyMode.PASS)
         assert (await until(sh, 200))["state"] == "ready"
 
 
@@ -147,7 +147,7 @@ async def test_a_process_says_that_it_starts_and_that_it_stops() -> None:
     assert (problem.problem, problem.blocks) == ("it starts", True)
     health.serves(None)
     report = await health.report()
-    assert (report.state, report.process) == (State.READY, "server without an agent")
+    assert (report.state, report.process) == (Readiness.READY, "server without an agent")
     await health.stops()
     (problem,) = (await health.report()).problems
     assert (problem.problem, problem.blocks) == ("it stops and hands its partitions over", True)

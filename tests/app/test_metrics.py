@@ -13,7 +13,7 @@ from streamhouse import StreamHouse
 from streamhouse.app import metrics as sources
 from streamhouse.cli.commands.status import _FIGURES
 from streamhouse.core.errors import InvalidTimestamp
-from streamhouse.core.metrics import METRICS, Kind
+from streamhouse.core.metrics import METRICS, MetricKind
 
 PORT: dict[str, Any] = {"kafka_enabled": True, "kafka_listen": "127.0.0.1:0"}
 DOCS = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
@@ -107,4 +107,4 @@ def test_every_metric_is_documented_with_its_help() -> None:
 
 def test_the_figures_of_the_status_command_are_declared() -> None:
     for name in _FIGURES:
-        assert METRICS[name].kind is not Kind.HISTOGRAM
+        assert METRICS[name].kind is not MetricKind.HISTOGRAM

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from streamhouse import StreamHouse
-from streamhouse.cluster.member import Member
+from streamhouse.cluster.member import FleetMember
 from streamhouse.core.errors import (
     ConfigError,
     DurabilityMismatch,
@@ -345,7 +345,7 @@ async def test_s1_16_a_write_to_a_partition_that_is_not_led_yet_asks_for_its_lea
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The notification is lost, and the next look of the assigner is ten minutes away."""
-    monkeypatch.setattr(Member, "_on_change", lambda self, change: None)
+    monkeypatch.setattr(FleetMember, "_on_change", lambda self, change: None)
     async with StreamHouse.open(**settings_of(tmp_path), assigner_interval="10m") as sh:
         async with asyncio.timeout(20):
             while sh.agent.member.stats.ticks < 2:  # noqa: ASYNC110 -- the start, and what the first heartbeat shows

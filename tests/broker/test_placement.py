@@ -18,13 +18,13 @@ from streamhouse.broker.topics import WantedTopic
 from streamhouse.cluster.assigner import DRAINING, Assigner
 from streamhouse.core.errors import InvalidReplicaAssignment
 from streamhouse.core.ids import TopicId
-from streamhouse.metadata.contract import Agent, Topic, WriteMode
+from streamhouse.metadata.contract import RegisteredAgent, Topic, WriteMode
 
 CALLER = Caller(protocol="test")
 
 
-def agent(number: int, *, group: str = "default", **metadata: Any) -> Agent:
-    return Agent(
+def agent(number: int, *, group: str = "default", **metadata: Any) -> RegisteredAgent:
+    return RegisteredAgent(
         agent_id=f"agent-{number}",
         incarnation=None,
         node_id=number,

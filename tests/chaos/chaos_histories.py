@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from streamhouse.chaos.checker import Kind, RunVerdict, Span, judge
+from streamhouse.chaos.checker import AnomalyKind, RunVerdict, Span, judge
 
 
 class Tale:
@@ -95,5 +95,5 @@ class Tale:
             cut_short=cut_short,
         )
 
-    def found(self, **more: object) -> dict[Kind, int]:
+    def found(self, **more: object) -> dict[AnomalyKind, int]:
         return dict(self.verdict(**more).findings.counts)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from chaos_histories import Tale
 
-from streamhouse.chaos.checker import Kind, Span
+from streamhouse.chaos.checker import AnomalyKind, Span
 from streamhouse.chaos.checker.anomalies import MAX_EXAMPLES, MEANINGS
 
 
@@ -101,7 +101,7 @@ class TestWrites:
         tale.acknowledged(1, 1, at=2345)
         tale.log(0)
         verdict = tale.verdict()
-        assert verdict.findings.counts == {Kind.LOST: 1}
+        assert verdict.findings.counts == {AnomalyKind.LOST: 1}
         (example,) = verdict.findings.examples()
         assert (example.where, example.at_ms) == ("t/0", 2345)
         assert example.what == "record 1 of p, acknowledged at offset 1"
@@ -112,57 +112,57 @@ class TestWrites:
         tale.acknowledged(0, -1)
         tale.acknowledged(1, 0)
         tale.log(1)
-        assert tale.found() == {Kind.LOST: 1}
+        assert tale.found() == {AnomalyKind.LOST: 1}
 
     def test_duplicated(self, tale: Tale) -> None:
         tale.written(2)
         tale.raw("parts/t/0/final", "V 2 p 0\n")
-        assert tale.found() == {Kind.DUPLICATED: 1}
+        assert tale.found() == {AnomalyKind.DUPLICATED: 1}
 
     def test_duplicated_by_a_producer_that_never_retries(self, tale: Tale) -> None:
         tale.producer("q", once=True, ordered=False)
         tale.log("q 0", "q 0")
-        assert tale.found() == {Kind.DUPLICATED: 1}
+        assert tale.found() == {AnomalyKind.DUPLICATED: 1}
 
     def test_reordered(self, tale: Tale) -> None:
         tale.log(0, 2, 1, 3)
-        assert tale.found() == {Kind.REORDERED: 1}
+        assert tale.found() == {AnomalyKind.REORDERED: 1}
 
     def test_wrong_offset(self, tale: Tale) -> None:
         tale.sent(2)
         tale.acknowledged(0, 0)
         tale.acknowledged(1, 0)
         tale.log(0, 1)
-        assert tale.found() == {Kind.WRONG_OFFSET: 1}
+        assert tale.found() == {AnomalyKind.WRONG_OFFSET: 1}
 
     def test_wrong_offset_beyond_the_end(self, tale: Tale) -> None:
         tale.sent(1)
         tale.acknowledged(0, 9)
         tale.log(0)
-        assert tale.found() == {Kind.WRONG_OFFSET: 1}
+        assert tale.found() == {AnomalyKind.WRONG_OFFSET: 1}
 
     def test_one_partition_is_not_another(self, tale: Tale) -> None:
         tale.acknowledged(0, 0, partition=0)
         tale.log(partition=0)
         tale.log(0, partition=1)
-        assert tale.found() == {Kind.LOST: 1}
+        assert tale.found() == {AnomalyKind.LOST: 1}
 
     def test_a_damaged_record(self, tale: Tale) -> None:
         tale.foreign(0)
         tale.log(end=1)
-        assert tale.found() == {Kind.FOREIGN: 1}
+        assert tale.found() == {AnomalyKind.FOREIGN: 1}
 
     def test_a_record_of_a_producer_that_never_was(self, tale: Tale) -> None:
         tale.log("stranger 0")
-        assert tale.found() == {Kind.FOREIGN: 1}
+        assert tale.found() == {AnomalyKind.FOREIGN: 1}
 
     def test_a_hole(self, tale: Tale) -> None:
         tale.log(0, "", 1)
-        assert tale.found() == {Kind.HOLE: 1}
+        assert tale.found() == {AnomalyKind.HOLE: 1}
 
     def test_a_hole_at_the_end(self, tale: Tale) -> None:
         tale.log(0, end=3)
-        assert tale.found() == {Kind.HOLE: 1}
+        assert tale.found() == {AnomalyKind.HOLE: 1}
 
     def test_a_last_read_that_broke_off_is_unreadable_and_hides_no_loss_before_its_end(self, tale: Tale) -> None:
         tale.sent(3)
@@ -170,7 +170,7 @@ class TestWrites:
         tale.acknowledged(1, 1)
         tale.acknowledged(2, 2)
         tale.log(0, "p 5", complete=False)
-        assert tale.found() == {Kind.UNREADABLE: 1, Kind.LOST: 1}
+        assert tale.found() == {AnomalyKind.UNREADABLE: 1, AnomalyKind.LOST: 1}
 
     def test_a_thousand_losses_are_counted_and_a_few_are_told(self, tale: Tale) -> None:
         tale.sent(1000)
@@ -178,7 +178,7 @@ class TestWrites:
             tale.acknowledged(number, number)
         tale.log()
         verdict = tale.verdict()
-        assert verdict.findings.counts == {Kind.LOST: 1000}
+        assert verdict.findings.counts == {AnomalyKind.LOST: 1000}
         assert len(verdict.findings.examples()) == MAX_EXAMPLES
 
 
@@ -200,19 +200,19 @@ class TestInterruptedRuns:
         tale.sent(2)
         tale.acknowledged(0, 0)
         tale.log(1, complete=False)
-        assert tale.found(cut_short=True) == {Kind.LOST: 1}
+        assert tale.found(cut_short=True) == {AnomalyKind.LOST: 1}
 
     def test_records_that_may_be_of_a_killed_client_are_not_foreign(self, tale: Tale) -> None:
         tale.log("java-0-7 3", "aiokafka-0-7 3")
         tale.raw("parts/t/0/made.produce", "A 2000 java-0-7 3 0\n")
-        assert tale.found(killed=["java"]) == {Kind.FOREIGN: 1}
-        assert tale.found() == {Kind.FOREIGN: 3}
+        assert tale.found(killed=["java"]) == {AnomalyKind.FOREIGN: 1}
+        assert tale.found() == {AnomalyKind.FOREIGN: 3}
 
     def test_the_order_of_a_killed_client_is_not_judged_as_its_failures_are_not_known(self, tale: Tale) -> None:
         tale.producer("java-0-1")
         tale.log("java-0-1 1", "java-0-1 0")
         assert tale.found(killed=["java"]) == {}
-        assert tale.found() == {Kind.REORDERED: 1}
+        assert tale.found() == {AnomalyKind.REORDERED: 1}
 
 
 class TestReads:
@@ -220,52 +220,52 @@ class TestReads:
         tale.log("java-0-7 3", "java-0-7 4")
         tale.raw("parts/t/0/final", "V 0 java-0-7 3\n")
         tale.raw("parts/t/0/made.group", "R 3000 g m 1 0 java-0-7 3\nR 3000 g m 1 1 java-0-7 5\n")
-        assert tale.found(drained=False, killed=["java"]) == {Kind.UNSTABLE_READ: 1}
+        assert tale.found(drained=False, killed=["java"]) == {AnomalyKind.UNSTABLE_READ: 1}
 
     def test_a_damaged_record_that_was_delivered_damaged_is_one_anomaly(self, tale: Tale) -> None:
         tale.foreign(0)
         tale.log(end=1)
         tale.raw("parts/t/0/made.group", "R 3000 g m 1 0 ! 0\n")
-        assert tale.found(drained=False) == {Kind.FOREIGN: 1}
+        assert tale.found(drained=False) == {AnomalyKind.FOREIGN: 1}
 
     def test_unstable_read(self, tale: Tale) -> None:
         tale.written(2, group=True)
         tale.taken(at=3550, member="n", process="other")
         tale.read(1, 0, at=3700, member="n", process="other")
-        assert tale.found() == {Kind.UNSTABLE_READ: 1}
+        assert tale.found() == {AnomalyKind.UNSTABLE_READ: 1}
 
     def test_a_record_that_was_read_and_is_no_longer_there(self, tale: Tale) -> None:
         tale.written(2, group=True)
         tale.read(2, 7)
-        assert tale.found() == {Kind.UNSTABLE_READ: 1}
+        assert tale.found() == {AnomalyKind.UNSTABLE_READ: 1}
 
     def test_the_last_read_gave_one_offset_twice_and_differently(self, tale: Tale) -> None:
         tale.written(2)
         tale.raw("parts/t/0/final", "V 1 p 0\n")
-        assert tale.found() == {Kind.UNSTABLE_READ: 1}
+        assert tale.found() == {AnomalyKind.UNSTABLE_READ: 1}
 
     def test_a_damaged_delivery(self, tale: Tale) -> None:
         tale.written(1)
         tale.raw("parts/t/0/made.group", "R 3000 g m 1 0 ! 0\n")
-        assert tale.found(drained=False) == {Kind.UNSTABLE_READ: 1}
+        assert tale.found(drained=False) == {AnomalyKind.UNSTABLE_READ: 1}
 
 
 class TestGroups:
     def test_committed_offset_went_back_as_another_client_fetched_it(self, tale: Tale) -> None:
         tale.written(3, group=True)
         tale.observed(2, begun=3700, ended=3800)
-        assert tale.found() == {Kind.COMMIT_WENT_BACK: 1}
+        assert tale.found() == {AnomalyKind.COMMIT_WENT_BACK: 1}
 
     def test_committed_offset_went_back_as_the_next_owner_began_to_read(self, tale: Tale) -> None:
         tale.written(3, group=True)
         tale.taken(at=3700, member="n", process="other")
         tale.read(1, 1, at=3800, member="n", process="other")
-        assert tale.found() == {Kind.COMMIT_WENT_BACK: 1}
+        assert tale.found() == {AnomalyKind.COMMIT_WENT_BACK: 1}
 
     def test_a_lower_commit_after_a_higher_one(self, tale: Tale) -> None:
         tale.written(3, group=True)
         tale.committed(1, begun=3700, ended=3800, member="n", process="other")
-        assert tale.found() == {Kind.COMMIT_WENT_BACK: 1}
+        assert tale.found() == {AnomalyKind.COMMIT_WENT_BACK: 1}
 
     def test_records_below_the_committed_offset_that_reached_no_member(self, tale: Tale) -> None:
         tale.written(5)
@@ -274,7 +274,7 @@ class TestGroups:
             tale.read(number, number)
         tale.committed(5, begun=3500, ended=3600)
         verdict = tale.verdict()
-        assert verdict.findings.counts == {Kind.SKIPPED: 1}
+        assert verdict.findings.counts == {AnomalyKind.SKIPPED: 1}
         assert verdict.findings.examples()[0].what == "offsets 2 to 3 reached no member; 5 is committed"
 
     def test_a_member_that_jumped_though_another_read_what_lies_between(self, tale: Tale) -> None:
@@ -282,12 +282,12 @@ class TestGroups:
         tale.taken(at=3550, member="n", process="other")
         tale.read(0, 0, at=3700, member="n", process="other")
         tale.read(2, 2, at=3700, member="n", process="other")
-        assert tale.found() == {Kind.SKIPPED: 1}
+        assert tale.found() == {AnomalyKind.SKIPPED: 1}
 
     def test_a_group_that_did_not_reach_the_end_though_it_had_its_time(self, tale: Tale) -> None:
         tale.written(5)
         tale.observed(0, begun=3000, ended=3100)
-        assert tale.found() == {Kind.UNAVAILABLE: 1}
+        assert tale.found() == {AnomalyKind.UNAVAILABLE: 1}
         assert tale.found(drained=False) == {}
 
     def test_a_group_is_not_behind_by_records_that_came_after_it_had_ended(self, tale: Tale) -> None:
@@ -304,7 +304,7 @@ class TestGroups:
         tale.written(5)
         tale.observed(0, begun=3000, ended=3100)
         tale.end_seen(4, at=3100)
-        assert tale.found() == {Kind.UNAVAILABLE: 1}
+        assert tale.found() == {AnomalyKind.UNAVAILABLE: 1}
 
 
 class TestAvailability:
@@ -313,7 +313,7 @@ class TestAvailability:
         tale.acknowledged(0, 0, at=62_000)
         tale.log(0)
         verdict = tale.verdict()
-        assert verdict.findings.counts == {Kind.UNAVAILABLE: 1}
+        assert verdict.findings.counts == {AnomalyKind.UNAVAILABLE: 1}
         assert verdict.partitions[0].longest_gap_ms == 61_000
 
     def test_time_in_which_nothing_was_asked_for_does_not_count(self, tale: Tale) -> None:
@@ -331,7 +331,7 @@ class TestAvailability:
             tale.sent(1, at=1000 + step * 10_000, first=step)
             tale.failed(step, at=11_000 + step * 10_000)
         tale.log()
-        assert tale.found() == {Kind.UNAVAILABLE: 1}
+        assert tale.found() == {AnomalyKind.UNAVAILABLE: 1}
 
     def test_time_without_any_agent_does_not_count(self, tale: Tale) -> None:
         tale.sent(1, at=1000)
@@ -355,8 +355,8 @@ class TestAvailability:
         tale.sent(1, at=1000)
         tale.failed(0, at=80_000)
         tale.log()
-        assert tale.found() == {Kind.UNAVAILABLE: 1}
+        assert tale.found() == {AnomalyKind.UNAVAILABLE: 1}
 
 
 def test_every_kind_of_anomaly_is_explained() -> None:
-    assert set(MEANINGS) == set(Kind)
+    assert set(MEANINGS) == set(AnomalyKind)

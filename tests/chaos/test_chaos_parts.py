@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from streamhouse.chaos.fleet.clocks import OwnClock
 from streamhouse.chaos.fleet.disk import SmallDisk, why_no_disks
 from streamhouse.chaos.fleet.nemesis import Happened
-from streamhouse.chaos.fleet.plan import Plan
-from streamhouse.chaos.fleet.proxy import Mode, Proxy
+from streamhouse.chaos.fleet.plan import FaultSchedule
+from streamhouse.chaos.fleet.proxy import Proxy, ProxyMode
 from streamhouse.chaos.history import History, lines, partitions
 from streamhouse.chaos.load import clients as clients_module
-from streamhouse.chaos.load.clients import Client, Clients, find_clients
+from streamhouse.chaos.load.clients import Clients, LoadClient, find_clients
 from streamhouse.chaos.load.shape import MAX_OUTSTANDING, Life
 from streamhouse.chaos.load.spec import GroupSpec, LoadSpec, Role, load_spec
 from streamhouse.chaos.options import FaultKind, Options, parse_faults
@@ -91,8 +91,8 @@ class TestHistory:
 
 
 class TestPlan:
-    def plan(self, seed: int, kinds: tuple[FaultKind, ...] = tuple(FaultKind)) -> Plan:
-        return Plan(SeededRandomness(seed), kinds=kinds, agents=3, every_s=5, lease_s=6)
+    def plan(self, seed: int, kinds: tuple[FaultKind, ...] = tuple(FaultKind)) -> FaultSchedule:
+        return FaultSchedule(SeededRandomness(seed), kinds=kinds, agents=3, every_s=5, lease_s=6)
 
     def test_one_seed_gives_one_plan(self) -> None:
         one, other = self.plan(5), self.plan(5)
@@ -105,7 +105,11 @@ class TestPlan:
         faults = [plan.next() for _ in range(1000)]
         assert {fault.kind for fault in faults} == set(FaultKind)
         assert {fault.agent for fault in faults if fault.hits_agent} == {0, 1, 2}
-        assert {fault.mode for fault in faults if not fault.hits_agent} == {Mode.CUT, Mode.REFUSE, Mode.HOLD}
+        assert {fault.mode for fault in faults if not fault.hits_agent} == {
+            ProxyMode.CUT,
+            ProxyMode.REFUSE,
+            ProxyMode.HOLD,
+        }
         few = self.plan(1, (FaultKind.PAUSE, FaultKind.S3))
         assert {few.next().kind for _ in range(200)} == {FaultKind.PAUSE, FaultKind.S3}
 
@@ -218,25 +222,25 @@ class TestProxy:
     def test_it_passes_then_refuses_then_passes_again(self, echo: Proxy) -> None:
         with self.connect(echo) as client:
             assert self.hears(client) == b"hello"
-            echo.set_mode(Mode.REFUSE)
+            echo.set_mode(ProxyMode.REFUSE)
             assert self.hears(client) == b"", "what was open is closed"
         with self.connect(echo) as client:
             assert self.hears(client) == b""
-        echo.set_mode(Mode.PASS)
+        echo.set_mode(ProxyMode.PASS)
         with self.connect(echo) as client:
             assert self.hears(client) == b"hello"
 
     def test_it_holds_what_comes_until_it_passes_again(self, echo: Proxy) -> None:
-        echo.set_mode(Mode.HOLD)
+        echo.set_mode(ProxyMode.HOLD)
         with self.connect(echo) as client:
             assert self.hears(client, 0.3) is None
-            echo.set_mode(Mode.PASS)
+            echo.set_mode(ProxyMode.PASS)
             assert self.hears(client) == b"hello"
 
     def test_a_cut_closes_what_is_open_and_lets_new_connections_pass(self, echo: Proxy) -> None:
         with self.connect(echo) as client:
             assert self.hears(client) == b"hello"
-            echo.set_mode(Mode.CUT)
+            echo.set_mode(ProxyMode.CUT)
             assert self.hears(client) == b""
         with self.connect(echo) as client:
             assert self.hears(client) == b"hello"
@@ -293,7 +297,7 @@ class TestReport:
             end_ms=61_000,
             interrupted=False,
             clients=Clients(
-                present=[Client(name="librdkafka", version="2")], absent=["java: there is no java on PATH"]
+                present=[LoadClient(name="librdkafka", version="2")], absent=["java: there is no java on PATH"]
             ),
             happened=[
                 Happened(kind="kill", target="agent-1", begin_ms=5000, end_ms=7000, detail="for 2.0 s"),

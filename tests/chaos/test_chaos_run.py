@@ -18,7 +18,7 @@ from streamhouse.chaos import run as run_module
 from streamhouse.chaos.fleet.agents import AgentProcess, KnownProcess
 from streamhouse.chaos.fleet.fleet import Fleet
 from streamhouse.chaos.fleet.nemesis import Nemesis
-from streamhouse.chaos.fleet.plan import Plan
+from streamhouse.chaos.fleet.plan import FaultSchedule
 from streamhouse.chaos.load import aio, librdkafka
 from streamhouse.chaos.load.clients import Clients, find_clients
 from streamhouse.chaos.load.process import Orders
@@ -258,7 +258,7 @@ def test_an_agent_that_ends_while_it_starts_is_an_error_that_says_where_its_log_
 def test_a_known_process_that_ends_is_told_once_and_is_not_time_without_agents() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
-        plan = Plan(SeededRandomness(1), kinds=[FaultKind.PAUSE], agents=1, every_s=5, lease_s=6)
+        plan = FaultSchedule(SeededRandomness(1), kinds=[FaultKind.PAUSE], agents=1, every_s=5, lease_s=6)
         agent = KnownProcess(child.pid)
         nemesis = Nemesis(plan, [agent], s3=None, database=None, floor=0.5, wall_ms=SystemClock().wall_ms)
         assert agent.alive()

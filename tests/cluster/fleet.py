@@ -15,7 +15,7 @@ from fleet_ground import Link
 from streamhouse.cluster.assigner import Assigner
 from streamhouse.cluster.contract import HealthState, Loss, Mode, Timings
 from streamhouse.cluster.lease_table import Stage
-from streamhouse.cluster.member import Member
+from streamhouse.cluster.member import FleetMember
 from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.core.randomness import SeededRandomness
 from streamhouse.metadata.contract import (
@@ -123,7 +123,7 @@ class FleetAgent:
         self.owner = Ledger()
         self.fatal: list[Exception] = []
         self.incarnation = fleet.ids.uuid()
-        self.member = Member(
+        self.member = FleetMember(
             metadata=self.link,  # type: ignore[arg-type]
             clock=fleet.clock,
             randomness=SeededRandomness(fleet.ids.uuid().int),

@@ -20,7 +20,16 @@ from streamhouse.cluster.assigner import (
     soonest_death_ms,
 )
 from streamhouse.core.ids import PartitionKey, TopicId
-from streamhouse.metadata.contract import Agent, AgentInfo, HeldLease, Lease, LeaseKey, SlotKey, Topic, WriteMode
+from streamhouse.metadata.contract import (
+    AgentInfo,
+    HeldLease,
+    Lease,
+    LeaseKey,
+    RegisteredAgent,
+    SlotKey,
+    Topic,
+    WriteMode,
+)
 
 ME, MY_RUN, EARLIER_RUN = "a", UUID(int=1), UUID(int=2)
 K0, K1, K2, K3, K4, K5 = (PartitionKey(TopicId(UUID(int=9)), number) for number in range(6))
@@ -38,8 +47,10 @@ def make_topic(name: str, partitions: int = 4, *, leaderless: bool = False, grou
     )
 
 
-def make_agent(agent_id: str, *, group: str = "default", heartbeat_ms: int = 0, draining: bool = False) -> Agent:
-    return Agent(
+def make_agent(
+    agent_id: str, *, group: str = "default", heartbeat_ms: int = 0, draining: bool = False
+) -> RegisteredAgent:
+    return RegisteredAgent(
         agent_id=agent_id,
         incarnation=UUID(int=5),
         node_id=1,

@@ -8,15 +8,15 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from streamhouse.core import metrics as m
-from streamhouse.core.metrics import BOUNDS_S, METRICS, Kind, Latency, Metrics
+from streamhouse.core.metrics import BOUNDS_S, METRICS, Latency, MetricKind, Metrics
 
 
 def test_every_metric_has_a_name_by_the_rules_and_a_help_text() -> None:
     for name, metric in METRICS.items():
         assert re.fullmatch(r"streamhouse_[a-z_]+", name)
         assert metric.help.endswith(".")
-        assert (metric.kind is Kind.COUNTER) == name.endswith("_total")
-        assert (metric.kind is not Kind.HISTOGRAM) or metric.unit == "seconds"
+        assert (metric.kind is MetricKind.COUNTER) == name.endswith("_total")
+        assert (metric.kind is not MetricKind.HISTOGRAM) or metric.unit == "seconds"
         assert all(re.fullmatch(r"[a-z]+", label) for label in metric.labels)
         assert "le" not in metric.labels
 
@@ -25,7 +25,7 @@ def test_no_two_metrics_have_the_same_series() -> None:
     series = [
         name + suffix
         for name, metric in METRICS.items()
-        for suffix in (("_bucket", "_count", "_sum") if metric.kind is Kind.HISTOGRAM else ("",))
+        for suffix in (("_bucket", "_count", "_sum") if metric.kind is MetricKind.HISTOGRAM else ("",))
     ]
     assert len(set(series)) == len(series)
 

@@ -19,7 +19,6 @@ from streamhouse.core.clock import ManualClock
 from streamhouse.core.ids import AppendId, PartitionKey, TopicId
 from streamhouse.core.randomness import SeededRandomness
 from streamhouse.metadata.contract import (
-    Agent,
     AgentInfo,
     BatchRun,
     Entry,
@@ -31,6 +30,7 @@ from streamhouse.metadata.contract import (
     NewTopic,
     ObjectRef,
     PartitionState,
+    RegisteredAgent,
     ScanRange,
     SliceOutcome,
     Topic,
@@ -230,7 +230,7 @@ class Backend:
         """Partition 0 of a new topic."""
         return (await self.topic(name, leaderless=leaderless)).partition_keys()[0]
 
-    async def register(self, holder: Holder) -> Agent:
+    async def register(self, holder: Holder) -> RegisteredAgent:
         return await self.store.register_agent(
             AgentInfo(
                 agent_id=holder.agent_id, incarnation=holder.incarnation, listeners={"kafka": f"{holder.agent_id}:9092"}

@@ -13,24 +13,24 @@ from hypothesis import strategies as st
 from streamhouse.core.errors import ObjectExists, StoreUnavailable, StreamHouseError
 from streamhouse.core.limits import KIB
 from streamhouse.core.randomness import SeededRandomness
-from streamhouse.objectstore.faults import Fault, FaultTimes, FaultyStore, ScriptedFaults, SeededFaults
+from streamhouse.objectstore.faults import FaultTimes, FaultyStore, ScriptedFaults, SeededFaults, StoreFault
 from streamhouse.objectstore.memory import MemoryStore
 from streamhouse.objectstore.objects import Operation
 from streamhouse.objectstore.retries import RetryingStore, RetryPolicy
 from virtual_time import LoopClock, run_virtually
 
 BODY = bytes(range(256)) * 16
-EFFECTLESS = [Fault.UNAVAILABLE, Fault.SERVER_ERROR, Fault.TIMEOUT_BEFORE]
-EFFECTFUL = [Fault.ERROR_AFTER, Fault.TIMEOUT_AFTER]
+EFFECTLESS = [StoreFault.UNAVAILABLE, StoreFault.SERVER_ERROR, StoreFault.TIMEOUT_BEFORE]
+EFFECTFUL = [StoreFault.ERROR_AFTER, StoreFault.TIMEOUT_AFTER]
 
 
-def faulty(script: list[Fault | None], memory: MemoryStore | None = None) -> tuple[FaultyStore, MemoryStore]:
+def faulty(script: list[StoreFault | None], memory: MemoryStore | None = None) -> tuple[FaultyStore, MemoryStore]:
     memory = memory or MemoryStore(clock=LoopClock())
     return FaultyStore(memory, plan=ScriptedFaults(script), randomness=SeededRandomness(1)), memory
 
 
 @pytest.mark.parametrize("fault", EFFECTLESS)
-def test_a_fault_without_effect(fault: Fault) -> None:
+def test_a_fault_without_effect(fault: StoreFault) -> None:
     async def story() -> None:
         store, memory = faulty([fault])
         with pytest.raises(StoreUnavailable, match="injected"):
@@ -46,7 +46,7 @@ def test_a_fault_without_effect(fault: Fault) -> None:
 
 
 @pytest.mark.parametrize("fault", EFFECTFUL)
-def test_a_fault_with_effect(fault: Fault) -> None:
+def test_a_fault_with_effect(fault: StoreFault) -> None:
     async def story() -> None:
         store, memory = faulty([fault, None, None, fault])
         with pytest.raises(StoreUnavailable, match="after the effect"):
@@ -64,7 +64,7 @@ def test_a_fault_with_effect(fault: Fault) -> None:
 
 def test_a_truncated_body_is_found_by_its_length() -> None:
     async def story() -> None:
-        store, memory = faulty([Fault.TRUNCATED] * 3)
+        store, memory = faulty([StoreFault.TRUNCATED] * 3)
         await memory.put("a", BODY)
         with pytest.raises(StoreUnavailable, match=rf"sent \d+ of {len(BODY)} bytes of a"):
             await store.get("a")
@@ -78,7 +78,7 @@ def test_a_truncated_body_is_found_by_its_length() -> None:
 
 def test_a_corrupted_body_is_found_by_its_checksum_only() -> None:
     async def story() -> None:
-        store, memory = faulty([Fault.CORRUPTED, Fault.CORRUPTED])
+        store, memory = faulty([StoreFault.CORRUPTED, StoreFault.CORRUPTED])
         await memory.put("a", BODY)
         for body, sent in ((await store.get("a"), BODY), (await store.get_range("a", 7, 90), BODY[7:97])):
             assert len(body) == len(sent)
@@ -90,7 +90,7 @@ def test_a_corrupted_body_is_found_by_its_checksum_only() -> None:
 
 def test_slow_answers_take_their_time() -> None:
     async def story() -> None:
-        store, memory = faulty([Fault.LATENCY, Fault.SLOW_DRIP, None])
+        store, memory = faulty([StoreFault.LATENCY, StoreFault.SLOW_DRIP, None])
         await memory.put("a", bytes(64 * KIB))
         loop = asyncio.get_running_loop()
         for seconds in (2, 1, 0):
@@ -103,7 +103,7 @@ def test_slow_answers_take_their_time() -> None:
 
 def test_a_fault_of_bodies_passes_calls_without_one() -> None:
     async def story() -> None:
-        store, _ = faulty([Fault.TRUNCATED, Fault.CORRUPTED, Fault.SLOW_DRIP, Fault.TRUNCATED])
+        store, _ = faulty([StoreFault.TRUNCATED, StoreFault.CORRUPTED, StoreFault.SLOW_DRIP, StoreFault.TRUNCATED])
         await store.put("a", BODY)
         assert (await store.head("a")).size_bytes == len(BODY)
         assert len((await store.list_page()).objects) == 1
@@ -114,7 +114,7 @@ def test_a_fault_of_bodies_passes_calls_without_one() -> None:
 
 def test_a_script_may_be_aimed() -> None:
     async def story() -> None:
-        plan = ScriptedFaults([Fault.UNAVAILABLE], only=[Operation.DELETE])
+        plan = ScriptedFaults([StoreFault.UNAVAILABLE], only=[Operation.DELETE])
         store = FaultyStore(MemoryStore(clock=LoopClock()), plan=plan, randomness=SeededRandomness(1))
         await store.put("a", BODY)
         assert await store.get("a") == BODY
@@ -125,27 +125,27 @@ def test_a_script_may_be_aimed() -> None:
     run_virtually(story())
 
 
-def drawn(seed: int, rates: dict[Fault, float], calls: int = 400) -> list[Fault | None]:
+def drawn(seed: int, rates: dict[StoreFault, float], calls: int = 400) -> list[StoreFault | None]:
     plan = SeededFaults(SeededRandomness(seed), rates, longest_burst=6)
     return [plan.next_fault(Operation.GET, "k") for _ in range(calls)]
 
 
 def test_the_same_seed_gives_the_same_faults() -> None:
-    rates = dict.fromkeys(Fault, 0.05)
+    rates = dict.fromkeys(StoreFault, 0.05)
     assert drawn(7, rates) == drawn(7, rates)
     assert drawn(7, rates) != drawn(8, rates)
-    assert set(drawn(7, rates)) == {None, *Fault}
+    assert set(drawn(7, rates)) == {None, *StoreFault}
 
 
 def test_503_come_in_bursts() -> None:
-    faults = drawn(7, {Fault.UNAVAILABLE: 0.02})
+    faults = drawn(7, {StoreFault.UNAVAILABLE: 0.02})
     runs = [len(run) for run in "".join("x" if fault else " " for fault in faults).split()]
     assert 1 < max(runs) <= 12
     assert None in faults
 
 
 def test_rates_that_are_no_probabilities_are_refused() -> None:
-    for rates in ({Fault.LATENCY: -0.1}, {Fault.LATENCY: 0.6, Fault.TRUNCATED: 0.6}):
+    for rates in ({StoreFault.LATENCY: -0.1}, {StoreFault.LATENCY: 0.6, StoreFault.TRUNCATED: 0.6}):
         with pytest.raises(ValueError, match="probabilities"):
             SeededFaults(SeededRandomness(1), rates)
 
@@ -158,8 +158,8 @@ def retrying(memory: MemoryStore, plan: ScriptedFaults | SeededFaults, seed: int
     return RetryingStore(store, clock=LoopClock(), randomness=SeededRandomness(seed + 1), policy=policy)
 
 
-@pytest.mark.parametrize("fault", [fault for fault in Fault if fault is not Fault.CORRUPTED])
-def test_every_fault_is_outlived_by_the_retries(fault: Fault) -> None:
+@pytest.mark.parametrize("fault", [fault for fault in StoreFault if fault is not StoreFault.CORRUPTED])
+def test_every_fault_is_outlived_by_the_retries(fault: StoreFault) -> None:
     """Each of a day's calls, met by the fault three times over; the bytes are right every time."""
 
     async def story() -> None:
@@ -203,7 +203,7 @@ def test_under_any_seed_calls_succeed_rightly_or_fail_clearly(seed: int) -> None
 
     async def story() -> None:
         memory = MemoryStore(clock=LoopClock())
-        rates = {fault: 0.06 for fault in Fault if fault is not Fault.CORRUPTED}
+        rates = {fault: 0.06 for fault in StoreFault if fault is not StoreFault.CORRUPTED}
         outcomes: list[tuple[str, bytes, bool | None]] = []
         stores = [retrying(memory, SeededFaults(SeededRandomness(seed + n), rates), seed + n) for n in range(3)]
         await asyncio.gather(

@@ -10,7 +10,7 @@ from streamhouse.core.clock import ManualClock
 from streamhouse.core.errors import ObjectExists, ObjectNotFound, StoreUnavailable
 from streamhouse.core.limits import GIB, MIB
 from streamhouse.core.randomness import SeededRandomness
-from streamhouse.objectstore.faults import Fault, FaultyStore, ScriptedFaults
+from streamhouse.objectstore.faults import FaultyStore, ScriptedFaults, StoreFault
 from streamhouse.objectstore.memory import MemoryStore
 from streamhouse.objectstore.metering import (
     Meter,
@@ -114,7 +114,7 @@ def test_s2_31_inside_the_retries_every_try_counts_and_time_is_summed() -> None:
     async def story() -> None:
         faulty = FaultyStore(
             MemoryStore(clock=LoopClock()),
-            plan=ScriptedFaults([Fault.UNAVAILABLE, Fault.LATENCY]),
+            plan=ScriptedFaults([StoreFault.UNAVAILABLE, StoreFault.LATENCY]),
             randomness=SeededRandomness(1),
         )
         inner = MeteredStore(faulty, meter=Meter(), clock=LoopClock())
@@ -172,7 +172,7 @@ async def test_s2_31_the_scan_is_cached_and_counted() -> None:
 
 async def test_a_scan_that_fails_leaves_the_last_one() -> None:
     clock = ManualClock()
-    plan = ScriptedFaults([None, Fault.UNAVAILABLE], only=[Operation.LIST])
+    plan = ScriptedFaults([None, StoreFault.UNAVAILABLE], only=[Operation.LIST])
     faulty = FaultyStore(MemoryStore(clock=clock), plan=plan, randomness=SeededRandomness(1))
     store = MeteredStore(faulty, meter=Meter(), clock=clock)
     scan = UsageScan(store, clock=clock, max_age_ms=1000)

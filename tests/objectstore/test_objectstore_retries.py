@@ -19,7 +19,7 @@ from streamhouse.core.errors import (
 from streamhouse.core.limits import MAX_STORE_ATTEMPTS, MIB
 from streamhouse.core.randomness import SeededRandomness
 from streamhouse.objectstore.contract import ObjectStore
-from streamhouse.objectstore.faults import Fault, FaultTimes, FaultyStore, ScriptedFaults
+from streamhouse.objectstore.faults import FaultTimes, FaultyStore, ScriptedFaults, StoreFault
 from streamhouse.objectstore.memory import MemoryStore
 from streamhouse.objectstore.objects import Operation
 from streamhouse.objectstore.retries import RetryingStore, RetryPolicy
@@ -41,7 +41,7 @@ class Pauses(SeededRandomness):
 
 
 def stack(
-    script: list[Fault | None], *, only: list[Operation] | None = None, policy: RetryPolicy = POLICY
+    script: list[StoreFault | None], *, only: list[Operation] | None = None, policy: RetryPolicy = POLICY
 ) -> tuple[RetryingStore, MemoryStore, Pauses]:
     memory, pauses = MemoryStore(clock=LoopClock()), Pauses()
     faulty = FaultyStore(
@@ -55,7 +55,7 @@ def stack(
 
 def test_pauses_grow_from_nothing_to_the_whole_step_and_stop_growing() -> None:
     async def story() -> None:
-        store, _, pauses = stack([Fault.UNAVAILABLE] * 6)
+        store, _, pauses = stack([StoreFault.UNAVAILABLE] * 6)
         await store.put("a", b"1")
         assert pauses.drawn == [(0, step_s) for step_s in (0.1, 0.2, 0.4, 0.8, 1, 1)]
         assert asyncio.get_running_loop().time() == pytest.approx(3.5)
@@ -65,7 +65,7 @@ def test_pauses_grow_from_nothing_to_the_whole_step_and_stop_growing() -> None:
 
 def test_the_deadline_ends_it_with_the_last_error_told() -> None:
     async def story() -> None:
-        store, memory, _ = stack([Fault.UNAVAILABLE] * 1000)
+        store, memory, _ = stack([StoreFault.UNAVAILABLE] * 1000)
         with pytest.raises(StoreUnavailable, match=r"gave up after 13 tries in 9500 ms: .*injected 503") as caught:
             await store.head("a")
         assert isinstance(caught.value.__cause__, StoreUnavailable)
@@ -78,7 +78,7 @@ def test_the_deadline_ends_it_with_the_last_error_told() -> None:
 def test_a_silent_store_is_given_up_on_in_time() -> None:
     async def story() -> None:
         policy = RetryPolicy(deadline_ms=5_000, attempt_timeout_ms=2_000, first_pause_ms=10, longest_pause_ms=10)
-        store, _, _ = stack([Fault.TIMEOUT_BEFORE] * 1000, policy=policy)
+        store, _, _ = stack([StoreFault.TIMEOUT_BEFORE] * 1000, policy=policy)
         with pytest.raises(StoreUnavailable, match="took more than 2000 ms"):
             await store.head("a")
         assert 4.9 < asyncio.get_running_loop().time() <= 5.1
@@ -93,7 +93,7 @@ def test_a_large_body_gets_more_time() -> None:
         await memory.put("a", body)
         slow = FaultyStore(
             memory,
-            plan=ScriptedFaults([Fault.SLOW_DRIP] * 10),
+            plan=ScriptedFaults([StoreFault.SLOW_DRIP] * 10),
             randomness=SeededRandomness(1),
             times=FaultTimes(drip_bytes_per_s=2 * MIB),
         )
@@ -161,8 +161,8 @@ Write = Callable[[ObjectStore, bytes], Awaitable[None]]
 
 
 @WAYS
-@pytest.mark.parametrize("fault", [Fault.ERROR_AFTER, Fault.TIMEOUT_AFTER])
-def test_r11_what_took_effect_before_the_error_is_success(write: Write, skipped: list[None], fault: Fault) -> None:
+@pytest.mark.parametrize("fault", [StoreFault.ERROR_AFTER, StoreFault.TIMEOUT_AFTER])
+def test_r11_what_took_effect_before_the_error_is_success(write: Write, skipped: list[None], fault: StoreFault) -> None:
     async def story() -> None:
         store, memory, _ = stack([*skipped, fault])
         await write(store, b"mine")
@@ -176,7 +176,7 @@ def test_r11_what_took_effect_before_the_error_is_success(write: Write, skipped:
 @pytest.mark.parametrize("theirs", [b"them", b"longer than mine", b""])
 def test_r11_what_another_wrote_in_the_meantime_is_a_refusal(write: Write, skipped: list[None], theirs: bytes) -> None:
     async def story() -> None:
-        store, memory, _ = stack([*skipped, Fault.UNAVAILABLE])
+        store, memory, _ = stack([*skipped, StoreFault.UNAVAILABLE])
         await memory.put("a", theirs)
         with pytest.raises(ObjectExists):
             await write(store, b"mine")
@@ -200,13 +200,13 @@ def test_r11_taken_at_the_first_try_is_a_refusal_even_with_equal_bytes(write: Wr
 def test_r11_the_comparison_survives_faults_of_its_own() -> None:
     async def story() -> None:
         script = [
-            Fault.ERROR_AFTER,
+            StoreFault.ERROR_AFTER,
             None,
-            Fault.UNAVAILABLE,
-            Fault.TIMEOUT_BEFORE,
+            StoreFault.UNAVAILABLE,
+            StoreFault.TIMEOUT_BEFORE,
             None,
-            Fault.TRUNCATED,
-            Fault.SERVER_ERROR,
+            StoreFault.TRUNCATED,
+            StoreFault.SERVER_ERROR,
         ]
         store, memory, _ = stack(script)
         await store.put("a", b"mine" * 100)
@@ -217,7 +217,7 @@ def test_r11_the_comparison_survives_faults_of_its_own() -> None:
 
 def test_a_page_of_a_listing_is_repeated_and_not_the_listing() -> None:
     async def story() -> None:
-        store, memory, pauses = stack([None, Fault.UNAVAILABLE, Fault.TIMEOUT_AFTER], only=[Operation.LIST])
+        store, memory, pauses = stack([None, StoreFault.UNAVAILABLE, StoreFault.TIMEOUT_AFTER], only=[Operation.LIST])
         names = [f"k/{n:05d}" for n in range(2500)]
         for name in names:
             memory.create(name, b"")
@@ -229,7 +229,7 @@ def test_a_page_of_a_listing_is_repeated_and_not_the_listing() -> None:
 
 def test_a_cancelled_call_is_not_repeated() -> None:
     async def story() -> None:
-        store, memory, _ = stack([Fault.TIMEOUT_BEFORE])
+        store, memory, _ = stack([StoreFault.TIMEOUT_BEFORE])
         putting = asyncio.ensure_future(store.put("a", b"1"))
         await asyncio.sleep(0.5)
         putting.cancel()
@@ -250,7 +250,7 @@ def test_a_store_that_is_away_is_told_of_before_the_deadline_and_again_when_it_i
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def story() -> None:
-        store, _, _ = stack([Fault.UNAVAILABLE, None, *[Fault.UNAVAILABLE] * 8])
+        store, _, _ = stack([StoreFault.UNAVAILABLE, None, *[StoreFault.UNAVAILABLE] * 8])
         await store.put("a", b"1")
         assert caplog.messages == [], "one hiccup is no outage"
         await store.put("b", b"1")
@@ -267,7 +267,7 @@ def test_a_store_that_says_nothing_is_told_of_long_before_the_try_is_given_up(ca
         policy = RetryPolicy(attempt_timeout_ms=15_000)
         memory = MemoryStore(clock=LoopClock())
         times = FaultTimes(silence_ms=60_000, latency_ms=12_000)
-        plan = ScriptedFaults([Fault.LATENCY], only=Operation)
+        plan = ScriptedFaults([StoreFault.LATENCY], only=Operation)
         slow = FaultyStore(memory, plan=plan, randomness=SeededRandomness(1), times=times)
         store = RetryingStore(slow, clock=LoopClock(), randomness=SeededRandomness(1), policy=policy)
         put = asyncio.create_task(store.put("a", b"1"))
@@ -284,7 +284,7 @@ def test_a_store_that_is_back_and_says_that_there_is_no_such_object_works_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def story() -> None:
-        store, _, _ = stack([Fault.UNAVAILABLE] * 4)
+        store, _, _ = stack([StoreFault.UNAVAILABLE] * 4)
         with pytest.raises(ObjectNotFound):
             await store.head("none")
         assert store.outage.active

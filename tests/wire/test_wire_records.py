@@ -22,7 +22,7 @@ from streamhouse.wire.records import (
     decode_records,
     read_control_marker,
 )
-from streamhouse.wire.varint import Fault, MalformedRecord, append_varint, read_varint, read_varlong
+from streamhouse.wire.varint import MalformedRecord, RecordFault, append_varint, read_varint, read_varlong
 
 
 @settings(deadline=None)
@@ -118,44 +118,44 @@ def record_with(length: int | None = None, tail: bytes = b"", **changed: bytes) 
 
 
 MALFORMED = {
-    "length cut off": (b"\x80", Fault.VARINT),
-    "length too long": (b"\xff\xff\xff\xff\xff\x0f", Fault.VARINT),
-    "length of 33 bits": (b"\xff\xff\xff\xff\x1f", Fault.VARINT),
-    "length negative": (record_with(length=-1), Fault.RECORD_LENGTH),
-    "length past the end": (record_with(length=100), Fault.RECORD_LENGTH),
-    "length huge": (record_with(length=2**31 - 1), Fault.RECORD_LENGTH),
-    "length 0": (record_with(length=0), Fault.RECORD_CUT),
-    "length too small": (record_with(length=1), Fault.VARINT),
-    "timestamp of 65 bits": (record_with(timestamp=b"\xff" * 9 + b"\x02"), Fault.VARINT),
-    "timestamp past 64 bits": (record_with(timestamp=b"\xfe" + b"\xff" * 8 + b"\x01"), Fault.TIMESTAMP),
-    "offset negative": (record_with(offset=b"\x01"), Fault.OFFSET_DELTA),
-    "offset past the last": (record_with(offset=b"\x02"), Fault.OFFSET_DELTA),
-    "key below null": (record_with(key=b"\x03"), Fault.KEY_LENGTH),
-    "key past its record": (record_with(key=b"\x40k"), Fault.KEY_LENGTH),
-    "value below null": (record_with(value=b"\x03"), Fault.VALUE_LENGTH),
-    "value past its record": (record_with(value=b"\x40vv", tail=b"x" * 60), Fault.VALUE_LENGTH),
-    "headers negative": (record_with(count=b"\x01"), Fault.HEADER_COUNT),
-    "headers more than bytes": (record_with(count=b"\x06"), Fault.HEADER_COUNT),
-    "header key null": (record_with(header_key=b"\x01"), Fault.HEADER_KEY_LENGTH),
-    "header key past its record": (record_with(header_key=b"\x10h"), Fault.HEADER_KEY_LENGTH),
-    "header value below null": (record_with(header_value=b"\x03w"), Fault.HEADER_VALUE_LENGTH),
-    "header value past its record": (record_with(header_value=b"\x08w"), Fault.HEADER_VALUE_LENGTH),
-    "headers fewer than bytes": (record_with(count=b"\0"), Fault.RECORD_TRAILING),
-    "more bytes than records": (record_with(tail=b"\0"), Fault.BATCH_TRAILING),
-    "no bytes": (b"", Fault.VARINT),
+    "length cut off": (b"\x80", RecordFault.VARINT),
+    "length too long": (b"\xff\xff\xff\xff\xff\x0f", RecordFault.VARINT),
+    "length of 33 bits": (b"\xff\xff\xff\xff\x1f", RecordFault.VARINT),
+    "length negative": (record_with(length=-1), RecordFault.RECORD_LENGTH),
+    "length past the end": (record_with(length=100), RecordFault.RECORD_LENGTH),
+    "length huge": (record_with(length=2**31 - 1), RecordFault.RECORD_LENGTH),
+    "length 0": (record_with(length=0), RecordFault.RECORD_CUT),
+    "length too small": (record_with(length=1), RecordFault.VARINT),
+    "timestamp of 65 bits": (record_with(timestamp=b"\xff" * 9 + b"\x02"), RecordFault.VARINT),
+    "timestamp past 64 bits": (record_with(timestamp=b"\xfe" + b"\xff" * 8 + b"\x01"), RecordFault.TIMESTAMP),
+    "offset negative": (record_with(offset=b"\x01"), RecordFault.OFFSET_DELTA),
+    "offset past the last": (record_with(offset=b"\x02"), RecordFault.OFFSET_DELTA),
+    "key below null": (record_with(key=b"\x03"), RecordFault.KEY_LENGTH),
+    "key past its record": (record_with(key=b"\x40k"), RecordFault.KEY_LENGTH),
+    "value below null": (record_with(value=b"\x03"), RecordFault.VALUE_LENGTH),
+    "value past its record": (record_with(value=b"\x40vv", tail=b"x" * 60), RecordFault.VALUE_LENGTH),
+    "headers negative": (record_with(count=b"\x01"), RecordFault.HEADER_COUNT),
+    "headers more than bytes": (record_with(count=b"\x06"), RecordFault.HEADER_COUNT),
+    "header key null": (record_with(header_key=b"\x01"), RecordFault.HEADER_KEY_LENGTH),
+    "header key past its record": (record_with(header_key=b"\x10h"), RecordFault.HEADER_KEY_LENGTH),
+    "header value below null": (record_with(header_value=b"\x03w"), RecordFault.HEADER_VALUE_LENGTH),
+    "header value past its record": (record_with(header_value=b"\x08w"), RecordFault.HEADER_VALUE_LENGTH),
+    "headers fewer than bytes": (record_with(count=b"\0"), RecordFault.RECORD_TRAILING),
+    "more bytes than records": (record_with(tail=b"\0"), RecordFault.BATCH_TRAILING),
+    "no bytes": (b"", RecordFault.VARINT),
 }
 
 
 @pytest.mark.parametrize(("body", "fault"), MALFORMED.values(), ids=MALFORMED)
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
-def test_each_malformed_record_is_named_for_what_is_wrong(body: bytes, fault: Fault, codec: Codec) -> None:
+def test_each_malformed_record_is_named_for_what_is_wrong(body: bytes, fault: RecordFault, codec: Codec) -> None:
     template = build_batch([Record(key=b"k", timestamp_ms=2**62)], codec=codec)
     batch = with_body(template, bytes(compress(codec, body)))
     if codec == Codec.NONE and len(body) < 7:
         with pytest.raises(CorruptBatch, match="cannot fit"):
             decode_records(batch)
         return
-    index = 1 if fault == Fault.BATCH_TRAILING else 0
+    index = 1 if fault == RecordFault.BATCH_TRAILING else 0
     with pytest.raises(CorruptBatch) as refusal:
         decode_records(batch)
     assert refusal.value.message == f"record batch at byte 0: record {index}: {fault.text}"

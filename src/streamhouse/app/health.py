@@ -22,7 +22,7 @@ from streamhouse.cluster.problems import METADATA_STORE, OBJECT_STORE, Problems
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import MetadataError, ObjectNotFound, StoreError
 from streamhouse.core.outage import Outage
-from streamhouse.gateway.admin.health import HealthReport, Problem
+from streamhouse.gateway.admin.health import HealthProblem, HealthReport
 from streamhouse.log.reader.damage import HEALTH as DAMAGED_OBJECTS
 from streamhouse.objectstore.keys import ProbeKey
 
@@ -92,7 +92,7 @@ class ProcessHealth:
 
     def known(self) -> HealthReport:
         """What is known now. Asks nothing."""
-        found: dict[str, Problem] = {}
+        found: dict[str, HealthProblem] = {}
         for problem in (*self._of_states(), *(self._of_outage(outage) for outage in self._outages())):
             earlier = found.get(problem.what)
             if earlier is None or problem.since_ms < earlier.since_ms:
@@ -108,7 +108,7 @@ class ProcessHealth:
             return f"agent {self._agent.member.describe().agent_id}"
         return "server without an agent" if self._state is HealthState.OK else "this process"
 
-    def _of_states(self) -> Iterator[Problem]:
+    def _of_states(self) -> Iterator[HealthProblem]:
         state, reason = self._state, ""
         if self._agent is not None and state is HealthState.OK:
             wal, member = self._agent.wal.health, self._agent.member.health
@@ -118,7 +118,7 @@ class ProcessHealth:
                 state, reason = member.state, member.reason
         if state in _STATES:
             text, to_do = _STATES[state]
-            yield Problem(
+            yield HealthProblem(
                 what="this process",
                 problem=f"{text}: {reason}" if reason else text,
                 since_ms=self._changed_ms if state is self._state else self._clock.wall_ms(),
@@ -134,9 +134,9 @@ class ProcessHealth:
             yield from self._agent.member.outages()
             yield from self._agent.log.outages()
 
-    def _of_outage(self, outage: Outage) -> Problem:
+    def _of_outage(self, outage: Outage) -> HealthProblem:
         what = _cause(outage.what)
-        return Problem(
+        return HealthProblem(
             what=what,
             problem=outage.problem,
             since_ms=outage.since_ms,

@@ -19,7 +19,7 @@ from typing import Final
 from streamhouse.app.ownership import LogOwner
 from streamhouse.app.stores import Stores
 from streamhouse.cluster.contract import Mode, Timings
-from streamhouse.cluster.member import Member
+from streamhouse.cluster.member import FleetMember
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import MetadataError
 from streamhouse.core.limits import MIB
@@ -87,7 +87,7 @@ class LogParts:
     recovered: Recovered
     log: LeasedLog
     reader: LogReader
-    member: Member
+    member: FleetMember
     """Made, not started."""
     owner: LogOwner
     """Not attached yet: it also tells the broker of leases, which is made from these parts."""
@@ -169,7 +169,7 @@ async def open_log(around: Surroundings, parts: AsyncExitStack) -> LogParts:
 
 
 def _start_loops(
-    around: Surroundings, parts: AsyncExitStack, log: LeasedLog, member: Member
+    around: Surroundings, parts: AsyncExitStack, log: LeasedLog, member: FleetMember
 ) -> tuple[TopicWatch, Adoption, RowExpiry]:
     """Start what an agent does by itself, beside its membership."""
     metadata, report = around.stores.metadata, member.report
@@ -216,13 +216,15 @@ def _log_recovered(wal_dir: Path, recovered: Recovered) -> None:
     )
 
 
-def _report_room(log: LeasedLog, member: Member, problem: Exception | None) -> None:
+def _report_room(log: LeasedLog, member: FleetMember, problem: Exception | None) -> None:
     member.report(WAL_DISK, problem)
     if problem is None:
         log.look_for_room()
 
 
-def _reader(around: Surroundings, parts: AsyncExitStack, tail: TailCache, log: LeasedLog, member: Member) -> LogReader:
+def _reader(
+    around: Surroundings, parts: AsyncExitStack, tail: TailCache, log: LeasedLog, member: FleetMember
+) -> LogReader:
     offload = ThreadOffload(_OFFLOAD_THREADS)
     parts.push_async_callback(offload.close)
     reader = LogReader(
@@ -243,9 +245,9 @@ def _reader(around: Surroundings, parts: AsyncExitStack, tail: TailCache, log: L
     return reader
 
 
-def _member(around: Surroundings, wal: Wal, owner: LogOwner) -> Member:
+def _member(around: Surroundings, wal: Wal, owner: LogOwner) -> FleetMember:
     mode = Mode.SINGLE_NODE if around.durability is Durability.WAL else Mode.FLEET
-    return Member(
+    return FleetMember(
         metadata=around.stores.metadata,
         clock=around.clock,
         randomness=around.randomness,

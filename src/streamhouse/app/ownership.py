@@ -9,7 +9,7 @@ from typing import Protocol
 
 from streamhouse.cluster.contract import Loss
 from streamhouse.cluster.lease_table import LeaseGuard
-from streamhouse.cluster.member import Member
+from streamhouse.cluster.member import FleetMember
 from streamhouse.core.ids import PartitionKey
 from streamhouse.log.leased.log import LeasedLog
 from streamhouse.maintenance.topic_watch import TopicWatch
@@ -24,7 +24,7 @@ class Routes(Protocol):
     def ended(self, key: LeaseKey) -> None: ...
 
 
-class Slots(Protocol):
+class SlotServer(Protocol):
     """Serves the groups of coordinator slots."""
 
     async def gained(self, lease: Lease, *, guard: LeaseGuard) -> None: ...
@@ -37,19 +37,19 @@ class LogOwner:
 
     def __init__(self) -> None:
         self._log: LeasedLog | None = None
-        self._member: Member | None = None
+        self._member: FleetMember | None = None
         self._topics: TopicWatch | None = None
         self._routes: Routes | None = None
-        self._slots: Slots | None = None
+        self._slots: SlotServer | None = None
 
     def attach(
         self,
         *,
         log: LeasedLog,
-        member: Member,
+        member: FleetMember,
         topics: TopicWatch,
         routes: Routes | None = None,
-        slots: Slots | None = None,
+        slots: SlotServer | None = None,
     ) -> None:
         """Without ``slots``, coordinator slots are held and nothing is done with them."""
         self._log, self._member, self._topics = log, member, topics
@@ -97,7 +97,7 @@ class LogOwner:
         if self._routes is not None:
             self._routes.ended(key)
 
-    def _parts(self) -> tuple[LeasedLog, Member]:
+    def _parts(self) -> tuple[LeasedLog, FleetMember]:
         assert self._log is not None, "attach comes before the member starts"
         assert self._member is not None
         return self._log, self._member

@@ -26,12 +26,12 @@ from streamhouse.core.errors import StreamHouseError, TopicNotFound
 from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.core.limits import COORDINATOR_SLOTS
 from streamhouse.metadata.contract import (
-    Agent,
     Change,
     ChangeKind,
     Lease,
     LeaseKey,
     MetadataStore,
+    RegisteredAgent,
     SlotKey,
     Topic,
     WriteMode,
@@ -95,7 +95,7 @@ class ClusterView:
         """What it will look at."""
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def start(self, me: Agent | None, endpoints: Mapping[str, Endpoint] | None = None) -> None:
+    async def start(self, me: RegisteredAgent | None, endpoints: Mapping[str, Endpoint] | None = None) -> None:
         """Everything is known when it returns.
 
         ``me``: this agent as registered; None in a process without an agent. ``endpoints``: the address of this agent
@@ -447,7 +447,7 @@ class ClusterView:
             if gone is not None:
                 self.forgot(gone)
 
-    def _take_agents(self, agents: Iterable[Agent]) -> None:
+    def _take_agents(self, agents: Iterable[RegisteredAgent]) -> None:
         found = {agent.agent_id: node_of(agent) for agent in agents}
         if self.me is not None:
             found[self.me.agent_id] = self.me

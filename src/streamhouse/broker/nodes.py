@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from dataclasses import dataclass
 
-from streamhouse.metadata.contract import KAFKA_LISTENER, Agent
+from streamhouse.metadata.contract import KAFKA_LISTENER, RegisteredAgent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ def cluster_id_text(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
 
 
-def node_of(agent: Agent) -> Node:
+def node_of(agent: RegisteredAgent) -> Node:
     """The node of an agent. Its port is 0 if the agent has no Kafka listener."""
     host, _, port = agent.listeners.get(KAFKA_LISTENER, "").rpartition(":")
     listens = bool(host) and port.isdecimal() and 0 < int(port) < 65_536

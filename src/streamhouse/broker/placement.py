@@ -14,10 +14,10 @@ from collections.abc import Iterable, Sequence
 
 from streamhouse.cluster.assigner import Assigner, is_draining
 from streamhouse.core.errors import InvalidReplicaAssignment
-from streamhouse.metadata.contract import Agent, Topic
+from streamhouse.metadata.contract import RegisteredAgent, Topic
 
 
-def leaders_to_be(agents: Iterable[Agent], topics: Iterable[Topic], topic: Topic) -> list[int | None]:
+def leaders_to_be(agents: Iterable[RegisteredAgent], topics: Iterable[Topic], topic: Topic) -> list[int | None]:
     """The node id of the agent that the ring names for each partition of ``topic``; None if its group has no agent.
 
     ``topics`` are all that exist; ``topic`` is new, or takes the place of the one with its id.

@@ -24,7 +24,16 @@ from streamhouse.log.reader.times import TimedOffset
 from streamhouse.metadata.contract import Durability, EpochStart, MetadataStore
 from streamhouse.metadata.dedup import SEQUENCE_MODULUS, ProducerWindow
 
-__all__ = ["EndOffsets", "EpochEnd", "IsolationLevel", "ReadRequest", "ReadResult", "Reads", "TimedOffset", "Writer"]
+__all__ = [
+    "ActiveProducer",
+    "EndOffsets",
+    "EpochEnd",
+    "IsolationLevel",
+    "ReadRequest",
+    "ReadResult",
+    "Reads",
+    "TimedOffset",
+]
 
 ANY_EPOCH: Final = -1
 """A caller that does not say which epoch it knows."""
@@ -48,7 +57,7 @@ class EpochEnd:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Writer:
+class ActiveProducer:
     """An idempotent producer, as its partition's leader remembers it."""
 
     producer_id: int
@@ -169,7 +178,7 @@ class Reads:
 
     # Producers.
 
-    async def writers(self, key: PartitionKey) -> list[Writer]:
+    async def writers(self, key: PartitionKey) -> list[ActiveProducer]:
         """Idempotent producers that the leader would recognise. Raises NotLeader, PartitionNotFound, MetadataError."""
         self.leader_epoch(key)
         windows = self._writes.writer(key).producers(key)
@@ -190,12 +199,12 @@ def _end_in(history: Sequence[EpochStart], epoch: int, ends: EndOffsets, durabil
     return EpochEnd(epoch=floor.epoch, end_offset=max(end_offset, ends.log_start_offset))
 
 
-def _writers(windows: Mapping[int, ProducerWindow], times_ms: Mapping[int, int]) -> list[Writer]:
+def _writers(windows: Mapping[int, ProducerWindow], times_ms: Mapping[int, int]) -> list[ActiveProducer]:
     found = []
     for producer_id, window in list(windows.items()):
         last = window.batches[-1] if window.batches else None
         found.append(
-            Writer(
+            ActiveProducer(
                 producer_id=producer_id,
                 producer_epoch=window.producer_epoch,
                 last_sequence=-1 if last is None else (last.base_sequence + last.record_count - 1) % SEQUENCE_MODULUS,

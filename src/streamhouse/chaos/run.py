@@ -18,8 +18,8 @@ from streamhouse.chaos.checker import judge
 from streamhouse.chaos.fleet.agents import AgentProcess, KnownProcess
 from streamhouse.chaos.fleet.fleet import Fleet
 from streamhouse.chaos.fleet.nemesis import Nemesis
-from streamhouse.chaos.fleet.plan import Plan
-from streamhouse.chaos.load.clients import Client, ClientProcess, Clients, find_clients
+from streamhouse.chaos.fleet.plan import FaultSchedule
+from streamhouse.chaos.load.clients import ClientProcess, Clients, LoadClient, find_clients
 from streamhouse.chaos.load.spec import NO_BROKER, GroupSpec, LoadSpec, Role
 from streamhouse.chaos.options import AGENT_FAULTS, DEFAULT_TOPICS, FaultKind, Options
 from streamhouse.chaos.report.document import Story, compose
@@ -182,7 +182,7 @@ class Run:
         )
         skipped = dict(fleet.skipped) if fleet is not None else _not_on_a_running_fleet(self._options)
         self._kinds = [kind for kind in self._options.faults if kind not in skipped]
-        plan = Plan(
+        plan = FaultSchedule(
             SeededRandomness(self._options.seed),
             kinds=self._kinds,
             agents=max(1, len(agents)),
@@ -241,7 +241,7 @@ class Run:
 
     # The load.
 
-    def _spec(self, client: Client, role: Role, bootstrap: str, groups: Sequence[GroupSpec] = ()) -> LoadSpec:
+    def _spec(self, client: LoadClient, role: Role, bootstrap: str, groups: Sequence[GroupSpec] = ()) -> LoadSpec:
         return LoadSpec(
             role=role,
             client=client.name,

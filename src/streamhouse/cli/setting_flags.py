@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from streamhouse.core.settings import SCHEMA, Outcome, Resolution, Setting, attempt_settings, load_settings
+from streamhouse.core.settings import SCHEMA, Resolution, Resolved, Setting, attempt_settings, load_settings
 
 PANEL: Final = "Settings (each also as a STREAMHOUSE_… variable or in the TOML file)"
 _PARAMETERS: Final = {setting.key.replace(".", "_"): setting for setting in SCHEMA}
@@ -34,7 +34,7 @@ class ChosenSettings:
     def load(self) -> Resolution:
         return load_settings(flags=self.flags, config_path=self.config_path)
 
-    def attempt(self) -> Outcome:
+    def attempt(self) -> Resolved:
         return attempt_settings(flags=self.flags, config_path=self.config_path)
 
 

@@ -19,7 +19,16 @@ from uuid import UUID
 
 from streamhouse.cluster.ring import TopicPartition, assign
 from streamhouse.core.limits import COORDINATOR_SLOTS
-from streamhouse.metadata.contract import Agent, AgentInfo, HeldLease, Lease, LeaseKey, SlotKey, Topic, WriteMode
+from streamhouse.metadata.contract import (
+    AgentInfo,
+    HeldLease,
+    Lease,
+    LeaseKey,
+    RegisteredAgent,
+    SlotKey,
+    Topic,
+    WriteMode,
+)
 
 DEFAULT_GROUP: Final = "default"
 GROUP_CONFIG: Final = "agent.group"
@@ -80,7 +89,7 @@ def group_of(topic: Topic) -> str:
     return topic.configs.get(GROUP_CONFIG, DEFAULT_GROUP)
 
 
-def members_of(agents: Iterable[Agent], me: AgentInfo, *, leaving: bool) -> set[tuple[str, str]]:
+def members_of(agents: Iterable[RegisteredAgent], me: AgentInfo, *, leaving: bool) -> set[tuple[str, str]]:
     """(group, agent id) of every agent that may get leases.
 
     Unless it is leaving, this agent is one of them, whatever the store says: it knows that it is alive.
@@ -93,7 +102,7 @@ def members_of(agents: Iterable[Agent], me: AgentInfo, *, leaving: bool) -> set[
     return members if leaving else members | {(me.agent_group, me.agent_id)}
 
 
-def is_draining(agent: Agent) -> bool:
+def is_draining(agent: RegisteredAgent) -> bool:
     return agent.metadata.get(DRAINING) is True
 
 
@@ -142,7 +151,7 @@ def all_keys(topics: Iterable[Topic]) -> list[LeaseKey]:
 
 
 def soonest_death_ms(
-    agents: Iterable[Agent], *, except_agent: str, now_ms: int, liveness_timeout_ms: int
+    agents: Iterable[RegisteredAgent], *, except_agent: str, now_ms: int, liveness_timeout_ms: int
 ) -> int | None:
     """The time until the next other agent counts as dead if it stays silent. ``now_ms`` is the store's time."""
     dead_at_ms = [agent.last_heartbeat_ms + liveness_timeout_ms for agent in agents if agent.agent_id != except_agent]

@@ -45,7 +45,15 @@ from streamhouse.core.clock import Clock
 from streamhouse.core.errors import AgentNotFound, AgentSuperseded, ConfigError, StreamHouseError
 from streamhouse.core.outage import Outage
 from streamhouse.core.randomness import Randomness
-from streamhouse.metadata.contract import Agent, AgentInfo, Change, ChangeKind, Holder, LeaseKey, MetadataStore
+from streamhouse.metadata.contract import (
+    AgentInfo,
+    Change,
+    ChangeKind,
+    Holder,
+    LeaseKey,
+    MetadataStore,
+    RegisteredAgent,
+)
 
 _SOONEST_TICK_S: Final = 0.05  # leases change by the hundred when an agent comes or goes: a burst is one tick
 _LOOKING_SHARE: Final = 0.1  # of the time, at most, is spent reading everything
@@ -54,7 +62,7 @@ _LISTENING: Final = "changes"
 _EXPIRY_CHECK_S: Final = 1.0  # leases taken meanwhile may have earlier deadlines
 
 
-class Member:
+class FleetMember:
     def __init__(
         self,
         *,
@@ -74,7 +82,7 @@ class Member:
             )
         self.stats = MemberStats()
         self.lease_table = LeaseTable(clock=clock, ttl_ms=timings.lease_ttl_ms, margin_ms=timings.margin_ms)
-        self.agent: Agent | None = None
+        self.agent: RegisteredAgent | None = None
         """As registered; its node id is Kafka's broker id."""
         self._metadata = metadata
         self._clock = clock

@@ -28,7 +28,7 @@ from streamhouse.cluster.lease_table import Leadership, Stage
 from streamhouse.cluster.pace import Calls
 from streamhouse.core.backoff import Backoff, KeyedBackoff
 from streamhouse.core.clock import Clock
-from streamhouse.metadata.contract import Agent, AgentInfo, Lease, LeaseKey, MetadataStore
+from streamhouse.metadata.contract import AgentInfo, Lease, LeaseKey, MetadataStore, RegisteredAgent
 
 MAX_LEAVING: Final = 64
 """Leases handed over or closed at a time. More would share a flush, but each then waits longer for its completion: on
@@ -53,7 +53,7 @@ class Reconciler:
         stats: MemberStats,
     ) -> None:
         self.wish = NO_WISH
-        self.live: tuple[Agent, ...] = ()
+        self.live: tuple[RegisteredAgent, ...] = ()
         self.store_ahead_ms = 0
         """The store's clock minus this agent's boot clock, at the last heartbeat."""
         self._metadata = metadata

@@ -52,7 +52,7 @@ class Latency:
         return sum(self.counts)
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     COUNTER = "counter"
     """Only grows, and begins at 0 with the process."""
     GAUGE = "gauge"
@@ -63,7 +63,7 @@ class Kind(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     labels: tuple[str, ...] = ()
 
@@ -78,7 +78,7 @@ METRICS: Final[dict[str, Metric]] = {}
 """Every metric by its name, in the order of declaration."""
 
 
-def _declare(kind: Kind, name: str, help: str, *labels: str) -> Metric:
+def _declare(kind: MetricKind, name: str, help: str, *labels: str) -> Metric:
     metric = Metric(name=PREFIX + name, kind=kind, help=help, labels=labels)
     assert metric.name not in METRICS, f"{metric.name} is declared twice"
     METRICS[metric.name] = metric
@@ -86,15 +86,15 @@ def _declare(kind: Kind, name: str, help: str, *labels: str) -> Metric:
 
 
 def _counter(name: str, help: str, *labels: str) -> Metric:
-    return _declare(Kind.COUNTER, f"{name}_total", help, *labels)
+    return _declare(MetricKind.COUNTER, f"{name}_total", help, *labels)
 
 
 def _gauge(name: str, help: str, *labels: str) -> Metric:
-    return _declare(Kind.GAUGE, name, help, *labels)
+    return _declare(MetricKind.GAUGE, name, help, *labels)
 
 
 def _latency(name: str, help: str, *labels: str) -> Metric:
-    return _declare(Kind.HISTOGRAM, f"{name}_seconds", help, *labels)
+    return _declare(MetricKind.HISTOGRAM, f"{name}_seconds", help, *labels)
 
 
 # Health.
@@ -271,9 +271,9 @@ class Metrics:
 
 
 def _family(metric: Metric) -> Family:
-    if metric.kind is Kind.COUNTER:
+    if metric.kind is MetricKind.COUNTER:
         return CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
-    if metric.kind is Kind.GAUGE:
+    if metric.kind is MetricKind.GAUGE:
         return GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
     return HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
 

@@ -18,7 +18,7 @@ WINDOW_S: Final = 10.0
 
 
 @dataclass(slots=True)
-class _Window:
+class _RepeatWindow:
     since: float
     written: int = 0
     left_out: int = 0
@@ -29,7 +29,7 @@ class RateLimitedLog:
         """``now`` returns seconds of a clock that never goes back."""
         self._logger = logger
         self._now = now
-        self._windows: dict[int, _Window] = {}
+        self._windows: dict[int, _RepeatWindow] = {}
 
     def log(
         self,
@@ -47,7 +47,7 @@ class RateLimitedLog:
             if now - other.since >= WINDOW_S and other.left_out:
                 self._logger.log(other_level, "%d more lines like these were left out", other.left_out)
                 other.left_out = 0
-        window = self._windows.setdefault(level, _Window(now))
+        window = self._windows.setdefault(level, _RepeatWindow(now))
         if now - window.since >= WINDOW_S:
             window.since, window.written = now, 0
         if window.written >= LINES:

@@ -30,7 +30,7 @@ from streamhouse.objectstore.upload import Upload
 T = TypeVar("T")
 
 
-class Fault(Enum):
+class StoreFault(Enum):
     UNAVAILABLE = auto()
     SERVER_ERROR = auto()
     ERROR_AFTER = auto()
@@ -42,12 +42,12 @@ class Fault(Enum):
     LATENCY = auto()
 
 
-_BODY_FAULTS: Final = {Fault.TRUNCATED, Fault.CORRUPTED, Fault.SLOW_DRIP}
+_BODY_FAULTS: Final = {StoreFault.TRUNCATED, StoreFault.CORRUPTED, StoreFault.SLOW_DRIP}
 _WITH_BODY: Final = {Operation.GET, Operation.RANGE_GET}
 
 
 class FaultPlan(Protocol):
-    def next_fault(self, operation: Operation, key: str) -> Fault | None:
+    def next_fault(self, operation: Operation, key: str) -> StoreFault | None:
         """Asked once for every call, in the order of the calls."""
         ...
 
@@ -55,18 +55,18 @@ class FaultPlan(Protocol):
 class ScriptedFaults:
     """These faults, one for each call of the given operations (None lets one pass); then none any more."""
 
-    def __init__(self, script: Iterable[Fault | None], *, only: Iterable[Operation] = Operation) -> None:
+    def __init__(self, script: Iterable[StoreFault | None], *, only: Iterable[Operation] = Operation) -> None:
         self._script = deque(script)
         self._only = frozenset(only)
 
-    def next_fault(self, operation: Operation, key: str) -> Fault | None:
+    def next_fault(self, operation: Operation, key: str) -> StoreFault | None:
         return self._script.popleft() if operation in self._only and self._script else None
 
 
 class SeededFaults:
     """Each fault with its own probability per call; a 503 begins a burst of up to ``longest_burst`` of them."""
 
-    def __init__(self, randomness: Randomness, rates: Mapping[Fault, float], *, longest_burst: int = 5) -> None:
+    def __init__(self, randomness: Randomness, rates: Mapping[StoreFault, float], *, longest_burst: int = 5) -> None:
         if any(rate < 0 for rate in rates.values()) or sum(rates.values()) > 1:
             raise ValueError("fault rates are probabilities and may not add up to more than 1")
         self._randomness = randomness
@@ -74,14 +74,14 @@ class SeededFaults:
         self._longest_burst = longest_burst
         self._burst_left = 0
 
-    def next_fault(self, operation: Operation, key: str) -> Fault | None:
+    def next_fault(self, operation: Operation, key: str) -> StoreFault | None:
         if self._burst_left > 0:
             self._burst_left -= 1
-            return Fault.UNAVAILABLE
+            return StoreFault.UNAVAILABLE
         draw = self._randomness.uniform(0, 1)
         for fault, rate in self._rates.items():
             if draw < rate:
-                if fault is Fault.UNAVAILABLE:
+                if fault is StoreFault.UNAVAILABLE:
                     self._burst_left = int(self._randomness.uniform(0, self._longest_burst))
                 return fault
             draw -= rate
@@ -108,23 +108,25 @@ class FaultyStore(WrappedStore):
         """Everything but the faults of bodies."""
         return await self._act(self._draw(operation, key), operation, key, call)
 
-    async def _act(self, fault: Fault | None, operation: Operation, key: str, call: Callable[[], Awaitable[T]]) -> T:
+    async def _act(
+        self, fault: StoreFault | None, operation: Operation, key: str, call: Callable[[], Awaitable[T]]
+    ) -> T:
         what = f"{operation} of {key} in {self.url} failed"
         match fault:
-            case Fault.UNAVAILABLE:
+            case StoreFault.UNAVAILABLE:
                 raise StoreUnavailable(f"{what}: SlowDown: injected 503")
-            case Fault.SERVER_ERROR:
+            case StoreFault.SERVER_ERROR:
                 raise StoreUnavailable(f"{what}: InternalError: injected 500")
-            case Fault.TIMEOUT_BEFORE:
+            case StoreFault.TIMEOUT_BEFORE:
                 await asyncio.sleep(self._times.silence_ms / 1000)
                 raise StoreUnavailable(f"{what}: no answer: injected time-out")
-            case Fault.LATENCY:
+            case StoreFault.LATENCY:
                 await asyncio.sleep(self._times.latency_ms / 1000)
         answer = await call()
         match fault:
-            case Fault.ERROR_AFTER:
+            case StoreFault.ERROR_AFTER:
                 raise StoreUnavailable(f"{what}: InternalError: injected 500 after the effect")
-            case Fault.TIMEOUT_AFTER:
+            case StoreFault.TIMEOUT_AFTER:
                 await asyncio.sleep(self._times.silence_ms / 1000)
                 raise StoreUnavailable(f"{what}: no answer: injected time-out after the effect")
         return answer
@@ -161,15 +163,15 @@ class FaultyStore(WrappedStore):
         data = await self._act(fault, operation, key, call)
         size_bytes = offset + len(data)
         match fault:
-            case Fault.TRUNCATED:
+            case StoreFault.TRUNCATED:
                 data = data[: self._below(len(data))]
-            case Fault.CORRUPTED if data:
+            case StoreFault.CORRUPTED if data:
                 data = _with_bit_flipped(data, self._below(len(data) * 8))
-            case Fault.SLOW_DRIP:
+            case StoreFault.SLOW_DRIP:
                 await asyncio.sleep(len(data) / self._times.drip_bytes_per_s)
         return Fetched(data=data, size_bytes=size_bytes)
 
-    def _draw(self, operation: Operation, key: str) -> Fault | None:
+    def _draw(self, operation: Operation, key: str) -> StoreFault | None:
         fault = self._plan.next_fault(operation, key)
         return None if fault in _BODY_FAULTS and operation not in _WITH_BODY else fault
 

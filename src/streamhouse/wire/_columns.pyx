@@ -28,7 +28,7 @@ from streamhouse.wire._column_buffers import BinaryBuffers, DecodedBuffers, Enco
 from streamhouse.wire.batch import LOG_APPEND_TIME_BIT as _LOG_APPEND_TIME_BIT
 from streamhouse.wire.batch import MIN_RECORD_BYTES as _MIN_RECORD_BYTES
 from streamhouse.wire.records import corrupt_record
-from streamhouse.wire.varint import Fault as _Fault
+from streamhouse.wire.varint import RecordFault as _RecordFault
 
 cdef int32_t MAX_HEADERS = _MAX_HEADERS_PER_RECORD
 cdef Py_ssize_t MIN_RECORD = _MIN_RECORD_BYTES
@@ -60,8 +60,8 @@ for _name, _number in (
     ("HEADER_VALUE_LENGTH", HEADER_VALUE_LENGTH), ("RECORD_TRAILING", RECORD_TRAILING),
     ("BATCH_TRAILING", BATCH_TRAILING),
 ):
-    if _Fault[_name] != _number:
-        raise ImportError(f"fault {_name} is numbered {_Fault[_name]} in varint.py and {_number} in _columns.pyx")
+    if _RecordFault[_name] != _number:
+        raise ImportError(f"fault {_name} is numbered {_RecordFault[_name]} in varint.py and {_number} in _columns.pyx")
 
 
 cdef extern from *:

@@ -254,7 +254,7 @@ cdef class Decoder:
         if outcome == COLUMN_FULL:
             raise self.column_full()
         if outcome != FINE:
-            raise corrupt_record(pos, loop.failed_at, _Fault(outcome))
+            raise corrupt_record(pos, loop.failed_at, _RecordFault(outcome))
         self.settle(&loop, partition, loop.log_append)
 
     cdef object column_full(self):

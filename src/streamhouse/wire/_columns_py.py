@@ -25,7 +25,7 @@ from streamhouse.wire.batch import BatchHeader
 from streamhouse.wire.buffers import BytesLike, byte_view
 from streamhouse.wire.murmur2 import partition_for_key
 from streamhouse.wire.records import corrupt_record, header_key_text, iter_raw_records
-from streamhouse.wire.varint import MAX_INT32, MAX_INT64, MIN_INT64, Fault, append_varint
+from streamhouse.wire.varint import MAX_INT32, MAX_INT64, MIN_INT64, RecordFault, append_varint
 
 Allocate = Callable[[int], RawBuffer]
 _INT32: Final[Literal["i"]] = "i"
@@ -113,7 +113,7 @@ class Decoder:
                 continue
             timestamp = raw.timestamp_ms * self._timestamp_scale
             if not MIN_INT64 <= timestamp <= MAX_INT64:
-                raise corrupt_record(pos, index, Fault.TIMESTAMP)
+                raise corrupt_record(pos, index, RecordFault.TIMESTAMP)
             self._partitions.append(partition)
             self._offsets.append(offset)
             self._timestamps.append(timestamp)

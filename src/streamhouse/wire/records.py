@@ -36,8 +36,8 @@ from streamhouse.wire.codecs import Codec, codec_of, compress, inflate
 from streamhouse.wire.varint import (
     MAX_INT64,
     MIN_INT64,
-    Fault,
     MalformedRecord,
+    RecordFault,
     append_varint,
     read_varint,
     read_varlong,
@@ -161,12 +161,12 @@ def iter_raw_records(body: memoryview, header: BatchHeader, pos: int) -> Iterato
             index += 1
             yield raw
         if at != len(body):
-            raise MalformedRecord(Fault.BATCH_TRAILING)
+            raise MalformedRecord(RecordFault.BATCH_TRAILING)
     except MalformedRecord as malformed:
         raise corrupt_record(pos, index, malformed.fault) from None
 
 
-def corrupt_record(pos: int, index: int, fault: Fault) -> CorruptBatch:
+def corrupt_record(pos: int, index: int, fault: RecordFault) -> CorruptBatch:
     return CorruptBatch(f"record batch at byte {pos}: record {index}: {fault.text}")
 
 
@@ -177,43 +177,43 @@ def header_key_text(key: BytesLike) -> str:
 def _read_record(body: memoryview, pos: int, batch: BatchHeader, previous_delta: int) -> tuple[RawRecord, int]:
     length, pos = read_varint(body, pos, len(body))
     if not 0 <= length <= len(body) - pos:
-        raise MalformedRecord(Fault.RECORD_LENGTH)
+        raise MalformedRecord(RecordFault.RECORD_LENGTH)
     end = pos + length
     if length == 0:
-        raise MalformedRecord(Fault.RECORD_CUT)
+        raise MalformedRecord(RecordFault.RECORD_CUT)
     timestamp_delta, pos = read_varlong(body, pos + 1, end)
     offset_delta, pos = read_varint(body, pos, end)
     if not previous_delta < offset_delta <= batch.last_offset_delta:
-        raise MalformedRecord(Fault.OFFSET_DELTA)
+        raise MalformedRecord(RecordFault.OFFSET_DELTA)
     if batch.timestamp_type == TimestampType.LOG_APPEND_TIME:
         timestamp_ms = batch.max_timestamp
     else:
         timestamp_ms = batch.base_timestamp + timestamp_delta
         if not MIN_INT64 <= timestamp_ms <= MAX_INT64:
-            raise MalformedRecord(Fault.TIMESTAMP)
-    key, pos = _read_nullable(body, pos, end, Fault.KEY_LENGTH)
-    value, pos = _read_nullable(body, pos, end, Fault.VALUE_LENGTH)
+            raise MalformedRecord(RecordFault.TIMESTAMP)
+    key, pos = _read_nullable(body, pos, end, RecordFault.KEY_LENGTH)
+    value, pos = _read_nullable(body, pos, end, RecordFault.VALUE_LENGTH)
     headers, pos = _read_headers(body, pos, end)
     if pos != end:
-        raise MalformedRecord(Fault.RECORD_TRAILING)
+        raise MalformedRecord(RecordFault.RECORD_TRAILING)
     return RawRecord(offset_delta, timestamp_ms, key, value, headers), end
 
 
 def _read_headers(body: memoryview, pos: int, end: int) -> tuple[list[tuple[memoryview, memoryview | None]], int]:
     count, pos = read_varint(body, pos, end)
     if not 0 <= count <= min(MAX_HEADERS_PER_RECORD, (end - pos) // 2):
-        raise MalformedRecord(Fault.HEADER_COUNT)
+        raise MalformedRecord(RecordFault.HEADER_COUNT)
     headers: list[tuple[memoryview, memoryview | None]] = []
     for _ in range(count):
-        key, pos = _read_nullable(body, pos, end, Fault.HEADER_KEY_LENGTH)
+        key, pos = _read_nullable(body, pos, end, RecordFault.HEADER_KEY_LENGTH)
         if key is None:
-            raise MalformedRecord(Fault.HEADER_KEY_LENGTH)
-        value, pos = _read_nullable(body, pos, end, Fault.HEADER_VALUE_LENGTH)
+            raise MalformedRecord(RecordFault.HEADER_KEY_LENGTH)
+        value, pos = _read_nullable(body, pos, end, RecordFault.HEADER_VALUE_LENGTH)
         headers.append((key, value))
     return headers, pos
 
 
-def _read_nullable(body: memoryview, pos: int, end: int, fault: Fault) -> tuple[memoryview | None, int]:
+def _read_nullable(body: memoryview, pos: int, end: int, fault: RecordFault) -> tuple[memoryview | None, int]:
     length, pos = read_varint(body, pos, end)
     if not -1 <= length <= end - pos:
         raise MalformedRecord(fault)

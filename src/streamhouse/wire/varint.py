@@ -17,7 +17,7 @@ MIN_INT64: Final = -(2**63)
 MAX_INT64: Final = 2**63 - 1
 
 
-class Fault(enum.IntEnum):
+class RecordFault(enum.IntEnum):
     """What is wrong with a record. The numbers are shared with _columns.pyx."""
 
     VARINT = 1
@@ -39,25 +39,25 @@ class Fault(enum.IntEnum):
 
 
 _FAULT_TEXTS: Final = {
-    Fault.VARINT: "a number is cut off or too long",
-    Fault.RECORD_LENGTH: "its length is negative or passes the end of the batch",
-    Fault.RECORD_CUT: "it has no room for its attributes",
-    Fault.OFFSET_DELTA: "its offset delta does not rise, or passes the batch's last",
-    Fault.TIMESTAMP: "its timestamp does not fit 64 bits",
-    Fault.KEY_LENGTH: "its key's length is below -1 or passes its end",
-    Fault.VALUE_LENGTH: "its value's length is below -1 or passes its end",
-    Fault.HEADER_COUNT: "its header count is negative, over the limit, or more than its bytes can hold",
-    Fault.HEADER_KEY_LENGTH: "a header key's length is negative or passes its end",
-    Fault.HEADER_VALUE_LENGTH: "a header value's length is below -1 or passes its end",
-    Fault.RECORD_TRAILING: "bytes are left over at its end",
-    Fault.BATCH_TRAILING: "bytes are left over after the last record",
+    RecordFault.VARINT: "a number is cut off or too long",
+    RecordFault.RECORD_LENGTH: "its length is negative or passes the end of the batch",
+    RecordFault.RECORD_CUT: "it has no room for its attributes",
+    RecordFault.OFFSET_DELTA: "its offset delta does not rise, or passes the batch's last",
+    RecordFault.TIMESTAMP: "its timestamp does not fit 64 bits",
+    RecordFault.KEY_LENGTH: "its key's length is below -1 or passes its end",
+    RecordFault.VALUE_LENGTH: "its value's length is below -1 or passes its end",
+    RecordFault.HEADER_COUNT: "its header count is negative, over the limit, or more than its bytes can hold",
+    RecordFault.HEADER_KEY_LENGTH: "a header key's length is negative or passes its end",
+    RecordFault.HEADER_VALUE_LENGTH: "a header value's length is below -1 or passes its end",
+    RecordFault.RECORD_TRAILING: "bytes are left over at its end",
+    RecordFault.BATCH_TRAILING: "bytes are left over after the last record",
 }
 
 
 class MalformedRecord(Exception):
     """Raised and caught within wire/: the caller knows which batch and record, and says so in a CorruptBatch."""
 
-    def __init__(self, fault: Fault) -> None:
+    def __init__(self, fault: RecordFault) -> None:
         super().__init__(fault)
         self.fault = fault
 
@@ -88,7 +88,7 @@ def _read(view: memoryview, pos: int, end: int, max_bytes: int, last_byte_max: i
         folded |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
             return (folded >> 1) ^ -(folded & 1), pos
-    raise MalformedRecord(Fault.VARINT)
+    raise MalformedRecord(RecordFault.VARINT)
 
 
 def append_varint(out: bytearray, value: int) -> None:

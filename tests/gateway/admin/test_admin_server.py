@@ -13,7 +13,7 @@ import pytest
 from streamhouse.core.clock import ManualClock
 from streamhouse.core.errors import ConfigError
 from streamhouse.core.settings import Address
-from streamhouse.gateway.admin.health import HealthReport, Problem
+from streamhouse.gateway.admin.health import HealthProblem, HealthReport
 from streamhouse.gateway.admin.server import AdminLimits, AdminServer
 
 PATIENCE_S = 60
@@ -24,7 +24,7 @@ class Fake:
     """Stands in for a process."""
 
     def __init__(self) -> None:
-        self.problems: list[Problem] = []
+        self.problems: list[HealthProblem] = []
         self.text = b"# metrics\n"
         self.broken = False
 
@@ -88,12 +88,15 @@ async def test_each_path_answers() -> None:
 
 async def test_readiness_says_what_is_wrong_since_when_and_what_to_do() -> None:
     fake = Fake()
-    small = Problem(what="x", problem="y", since_ms=1_700_000_000_000, what_to_do="z", blocks=False)
+    small = HealthProblem(what="x", problem="y", since_ms=1_700_000_000_000, what_to_do="z", blocks=False)
     async with served(fake) as server:
         fake.problems = [small]
         status, body = await get(server, "/readyz")
         assert (status, json.loads(body)["state"]) == (200, "degraded")
-        fake.problems = [Problem(what="x", problem="y", since_ms=1_700_000_000_000, what_to_do="z", blocks=True), small]
+        fake.problems = [
+            HealthProblem(what="x", problem="y", since_ms=1_700_000_000_000, what_to_do="z", blocks=True),
+            small,
+        ]
         status, body = await get(server, "/readyz")
         said = json.loads(body)
         assert (status, said["state"]) == (503, "not ready")

@@ -40,7 +40,7 @@ from streamhouse.metadata.contract import (
     Topic,
 )
 from streamhouse.metadata.opening import open_metadata
-from streamhouse.objectstore.faults import Fault, FaultyStore
+from streamhouse.objectstore.faults import FaultyStore, StoreFault
 from streamhouse.objectstore.keys import SharedBlobKey
 from streamhouse.objectstore.memory import MemoryStore
 from streamhouse.objectstore.objects import Operation
@@ -66,8 +66,8 @@ class Away:
 
     now = False
 
-    def next_fault(self, operation: Operation, key: str) -> Fault | None:
-        return Fault.UNAVAILABLE if self.now and operation is Operation.PUT else None
+    def next_fault(self, operation: Operation, key: str) -> StoreFault | None:
+        return StoreFault.UNAVAILABLE if self.now and operation is Operation.PUT else None
 
 
 class World:

@@ -28,7 +28,7 @@ from streamhouse.metadata.contract import (
     Verdict,
 )
 from streamhouse.objectstore.contract import ObjectStore
-from streamhouse.objectstore.faults import Fault, FaultTimes, FaultyStore, ScriptedFaults
+from streamhouse.objectstore.faults import FaultTimes, FaultyStore, ScriptedFaults, StoreFault
 from streamhouse.objectstore.memory import MemoryStore
 from streamhouse.wire.batch import read_header
 
@@ -105,7 +105,7 @@ async def test_one_flush_few_objects(tmp_path: Path) -> None:
 async def test_several_flushes_in_flight_commit_in_order(tmp_path: Path) -> None:
     store = FaultyStore(
         MemoryStore(clock=Stage(tmp_path).cluster.clock),
-        plan=ScriptedFaults([Fault.LATENCY, None, Fault.LATENCY, None] * 5),
+        plan=ScriptedFaults([StoreFault.LATENCY, None, StoreFault.LATENCY, None] * 5),
         randomness=SeededRandomness(3),
         times=FaultTimes(latency_ms=20),
     )
@@ -294,7 +294,7 @@ async def test_r10_not_yet_counts_on_when_the_object_is_uploaded_again(
 async def test_uploads_are_retried_and_keep_their_data(tmp_path: Path) -> None:
     faulty = FaultyStore(
         MemoryStore(clock=Stage(tmp_path).cluster.clock),
-        plan=ScriptedFaults([Fault.UNAVAILABLE, Fault.SERVER_ERROR, Fault.ERROR_AFTER]),
+        plan=ScriptedFaults([StoreFault.UNAVAILABLE, StoreFault.SERVER_ERROR, StoreFault.ERROR_AFTER]),
         randomness=SeededRandomness(3),
     )
     async with Stage(tmp_path, faulty) as stage:

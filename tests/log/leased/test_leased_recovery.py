@@ -15,7 +15,7 @@ from streamhouse.core.randomness import SeededRandomness
 from streamhouse.log.leased.recovery import HeldFrame, SortedFrames, never_again, sort_frames, stranded_words
 from streamhouse.log.wal.task_pump import TaskPump
 from streamhouse.metadata.contract import Durability, EpochStart, MetadataStore, SliceOutcome
-from streamhouse.objectstore.faults import Fault, FaultyStore, ScriptedFaults
+from streamhouse.objectstore.faults import FaultyStore, ScriptedFaults, StoreFault
 from streamhouse.wire.batch import read_header
 
 MINE, OTHER = UUID(int=1), UUID(int=2)
@@ -161,7 +161,7 @@ async def test_r4_after_a_take_over_acks_1_comes_back_as_new_records_once(tmp_pa
         topic = await stage.cluster.topic()
         (key,) = topic.partition_keys()
         down = FaultyStore(
-            stage.cluster.store, plan=ScriptedFaults([Fault.UNAVAILABLE] * 10_000), randomness=SeededRandomness(1)
+            stage.cluster.store, plan=ScriptedFaults([StoreFault.UNAVAILABLE] * 10_000), randomness=SeededRandomness(1)
         )
         node, other = await stage.node("agent-1", store=down), await stage.node("agent-2")
         await node.lead(topic)
@@ -247,7 +247,7 @@ async def test_r4_a_replay_that_is_cut_short_does_not_count_as_a_refusal(tmp_pat
         topic = await stage.cluster.topic()
         (key,) = topic.partition_keys()
         down = FaultyStore(
-            stage.cluster.store, plan=ScriptedFaults([Fault.UNAVAILABLE] * 10_000), randomness=SeededRandomness(1)
+            stage.cluster.store, plan=ScriptedFaults([StoreFault.UNAVAILABLE] * 10_000), randomness=SeededRandomness(1)
         )
         node, other = await stage.node("agent-1", store=down), await stage.node("agent-2")
         await node.lead(topic)
@@ -273,7 +273,7 @@ async def test_r4_the_same_in_one_process(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:
         topic = await stage.cluster.topic()
         (key,) = topic.partition_keys()
-        plan = ScriptedFaults([Fault.UNAVAILABLE] * 40)
+        plan = ScriptedFaults([StoreFault.UNAVAILABLE] * 40)
         flaky = FaultyStore(stage.cluster.store, plan=plan, randomness=SeededRandomness(1))
         node, other = await stage.node("agent-1", store=flaky), await stage.node("agent-2")
         await node.lead(topic)

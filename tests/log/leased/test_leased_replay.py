@@ -15,7 +15,7 @@ from streamhouse.core.ids import PartitionKey
 from streamhouse.core.randomness import SeededRandomness
 from streamhouse.metadata.contract import Durability, MetadataStore, SliceOutcome, Topic
 from streamhouse.objectstore.contract import ObjectStore
-from streamhouse.objectstore.faults import Fault, FaultyStore, ScriptedFaults
+from streamhouse.objectstore.faults import FaultyStore, ScriptedFaults, StoreFault
 
 
 class Wrapper:
@@ -74,7 +74,7 @@ async def values_of(stage: Stage, key: PartitionKey) -> list[str]:
 async def left_behind(stage: Stage, topic: Topic, values: Sequence[str]) -> None:
     """agent-1 acknowledges these on every partition from its WAL alone and dies; agent-2 leads for a while."""
     down = FaultyStore(
-        stage.cluster.store, plan=ScriptedFaults([Fault.UNAVAILABLE] * 10_000), randomness=SeededRandomness(1)
+        stage.cluster.store, plan=ScriptedFaults([StoreFault.UNAVAILABLE] * 10_000), randomness=SeededRandomness(1)
     )
     node, other = await stage.node("agent-1", store=down), await stage.node("agent-2")
     for key in topic.partition_keys():

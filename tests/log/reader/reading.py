@@ -14,7 +14,7 @@ from streamhouse.formats.segment_v1_writer import SegmentWriter
 from streamhouse.formats.shared_blob_v1_writer import BlobWriter
 from streamhouse.log.reader.cursor import ReadResult
 from streamhouse.log.reader.options import ReaderOptions
-from streamhouse.log.reader.protocols import Leading
+from streamhouse.log.reader.protocols import LedPartitions
 from streamhouse.log.reader.reader import LogReader
 from streamhouse.log.tail import TailCache
 from streamhouse.metadata.contract import (
@@ -186,7 +186,7 @@ class Library(AsyncExitStack):
         *,
         metadata: MetadataStore | None = None,
         tail: TailCache | None = None,
-        leading: Leading | None = None,
+        leading: LedPartitions | None = None,
         store: ObjectStore | None = None,
         **options: Any,
     ) -> LogReader:

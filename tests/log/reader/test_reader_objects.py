@@ -22,7 +22,7 @@ from streamhouse.formats.segment_v1 import BlockCodec, BlockInfo
 from streamhouse.formats.segment_v1_reader import read_segment
 from streamhouse.log.reader import objects
 from streamhouse.log.reader.blocks import segment_block
-from streamhouse.objectstore.faults import Fault, FaultyStore, ScriptedFaults
+from streamhouse.objectstore.faults import FaultyStore, ScriptedFaults, StoreFault
 from streamhouse.objectstore.memory import MemoryStore
 from streamhouse.objectstore.objects import Operation
 
@@ -172,7 +172,7 @@ async def test_what_is_under_way_from_the_store_is_bounded() -> None:
 
 @at_once
 async def test_damage_on_the_way_is_fetched_again() -> None:
-    faults = ScriptedFaults([Fault.CORRUPTED, None] * 3, only=[Operation.RANGE_GET])
+    faults = ScriptedFaults([StoreFault.CORRUPTED, None] * 3, only=[Operation.RANGE_GET])
     store = FaultyStore(MemoryStore(clock=StillClock()), plan=faults, randomness=SeededRandomness(3))
     async with Library(store=store) as library:
         shelf = await library.shelf()
@@ -417,7 +417,7 @@ async def test_a_very_large_slice_is_fetched_in_pieces() -> None:
 
 @at_once
 async def test_a_store_that_is_away_gives_an_error_that_may_be_retried() -> None:
-    faults = ScriptedFaults([Fault.UNAVAILABLE], only=[Operation.RANGE_GET])
+    faults = ScriptedFaults([StoreFault.UNAVAILABLE], only=[Operation.RANGE_GET])
     async with Library(
         store=FaultyStore(MemoryStore(clock=StillClock()), plan=faults, randomness=SeededRandomness(3))
     ) as library:

@@ -22,16 +22,16 @@ from streamhouse.log.reader.options import ReaderOptions
 from streamhouse.log.reader.reader import LogReader
 from streamhouse.log.tail import TailCache
 from streamhouse.metadata.sqlite.store import SqliteMetadata
-from streamhouse.objectstore.faults import Fault, FaultTimes, FaultyStore, SeededFaults
+from streamhouse.objectstore.faults import FaultTimes, FaultyStore, SeededFaults, StoreFault
 from streamhouse.objectstore.local import LocalStore
 from virtual_time import VirtualTimeLoop
 
 RATES = {
-    Fault.UNAVAILABLE: 0.05,
-    Fault.CORRUPTED: 0.05,
-    Fault.TRUNCATED: 0.05,
-    Fault.LATENCY: 0.2,
-    Fault.TIMEOUT_BEFORE: 0.01,
+    StoreFault.UNAVAILABLE: 0.05,
+    StoreFault.CORRUPTED: 0.05,
+    StoreFault.TRUNCATED: 0.05,
+    StoreFault.LATENCY: 0.2,
+    StoreFault.TIMEOUT_BEFORE: 0.01,
 }
 BATCHES = 60
 

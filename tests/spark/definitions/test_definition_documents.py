@@ -11,7 +11,7 @@ import pytest
 from msgspec import Meta
 
 from streamhouse.core.errors import InvalidSetting
-from streamhouse.spark.definitions.documents import Document, KeyRule, Problem, Text, read
+from streamhouse.spark.definitions.documents import Document, DocumentProblem, KeyRule, Text, read
 
 
 class Colour(StrEnum):
@@ -38,9 +38,9 @@ class Outer(Document, frozen=True, kw_only=True):
     many: dict[Annotated[str, KeyRule(check=no_ghosts)], Inner | None] = msgspec.field(default_factory=dict)
     renamed: bool = msgspec.field(default=False, name="re-named")
 
-    def contradictions(self) -> Iterator[Problem]:
+    def contradictions(self) -> Iterator[DocumentProblem]:
         if self.renamed and self.code == "abc":
-            yield Problem(path=("code",), message="must not be abc")
+            yield DocumentProblem(path=("code",), message="must not be abc")
 
 
 def test_what_is_right_is_converted() -> None:

@@ -14,7 +14,7 @@ from streamhouse.core.ids import TopicId
 from streamhouse.spark.definitions.checkpoints import batch_of, parse_offset_log
 from streamhouse.spark.definitions.progress import (
     Batch,
-    BatchVerdict,
+    BatchCheck,
     Position,
     Progress,
     SourcePosition,
@@ -23,7 +23,7 @@ from streamhouse.spark.definitions.progress import (
     starts_by_topic,
 )
 from streamhouse.spark.offsets import INITIAL, StreamOffset, TopicPartition
-from streamhouse.spark.pipelines.target_topic import Plan, next_plan, read_plan
+from streamhouse.spark.pipelines.target_topic import TopicWritePlan, next_plan, read_plan
 
 ORDERS = TopicId(uuid.UUID(int=1 << 80))
 ANEW = TopicId(uuid.UUID(int=2 << 80))
@@ -53,11 +53,11 @@ STORED = Progress(generation=0, query_id="q", batch_id=7, position=at(120, 5))
     ids=["the next", "one without data", "a fresh checkpoint", "a partition that is new", "after a reset"],
 )
 def test_r8_a_batch_that_begins_where_the_target_stands_is_written(arriving: Batch) -> None:
-    assert decide(STORED, arriving) is BatchVerdict.WRITE
+    assert decide(STORED, arriving) is BatchCheck.WRITE
 
 
 def test_r8_the_batch_that_was_written_last_is_skipped() -> None:
-    assert decide(STORED, batch(7, at(100, 5), at(120, 5))) is BatchVerdict.SKIP
+    assert decide(STORED, batch(7, at(100, 5), at(120, 5))) is BatchCheck.SKIP
 
 
 def test_r8_another_batch_of_the_last_ones_number_is_refused() -> None:
@@ -85,7 +85,7 @@ def test_r8_anything_else_is_refused(arriving: Batch) -> None:
 
 
 def test_a_target_that_knows_nothing_takes_only_a_first_batch() -> None:
-    assert decide(None, batch(0, at(), at(3))) is BatchVerdict.WRITE
+    assert decide(None, batch(0, at(), at(3))) is BatchCheck.WRITE
     with pytest.raises(BatchRegressed, match="does not have the batches before"):
         decide(None, batch(1, at(3), at(4)))
     with pytest.raises(BatchRegressed, match="was reset meanwhile"):
@@ -113,7 +113,7 @@ def test_a_topics_plan_numbers_batches_and_not_tries() -> None:
     anew = next_plan(second, None, batch(0, at(), at(7), generation=1))
     assert [plan.number for plan in (again, second, other, anew)] == [0, 1, 2, 0]
     assert read_plan(second.to_json()) == second
-    assert read_plan(first.to_json()) == Plan(number=0, before=None, planned=first.planned, finished=False)
+    assert read_plan(first.to_json()) == TopicWritePlan(number=0, before=None, planned=first.planned, finished=False)
     with pytest.raises(CorruptDocument):
         read_plan("{}")
 

@@ -18,7 +18,7 @@ from streamhouse.core.errors import Conflict, DefinitionNotFound, InvalidSetting
 from streamhouse.core.randomness import SystemRandomness
 from streamhouse.metadata.contract import WantedState
 from streamhouse.spark.connection import connect
-from streamhouse.spark.definitions.reports import Report, State, read_report
+from streamhouse.spark.definitions.reports import Report, RunState, read_report
 from streamhouse.spark.definitions.runner import Runner, Shown
 from streamhouse.spark.definitions.service import Place
 from streamhouse.spark.definitions.supervised import LONGEST_PAUSE_MS, pause_ms
@@ -81,7 +81,7 @@ class Ran:
             assert self._changed.wait_for(lambda: are(self._reports()), PATIENCE_S), self._shown
             return self._reports()
 
-    def wait_state(self, state: State) -> Report:
+    def wait_state(self, state: RunState) -> Report:
         return self.wait(lambda reports: reports.get("orders", Report()).state is state)["orders"]
 
     def wait_looks(self, count: int) -> None:
@@ -137,19 +137,19 @@ def claims(service: Tables) -> list[str]:
 
 
 def test_a_table_that_fails_is_started_again_after_ever_longer_pauses(service: Tables, ran: Ran) -> None:
-    ran.wait_state(State.RUNNING)
+    ran.wait_state(RunState.RUNNING)
     for failures in range(1, 4):
         ran.queries[-1].fail("no luck")
         report = ran.wait(
             lambda reports, failures=failures: reports["orders"].failures == failures  # type: ignore[misc]
         )["orders"]
-        assert (report.state, report.error) == (State.FAILED, "no luck")
+        assert (report.state, report.error) == (RunState.FAILED, "no luck")
         ran.clock.advance(pause_ms(failures) - 1)
         before = len(ran.started)
         ran.wait_looks(3)
         assert len(ran.started) == before
         ran.clock.advance(1)
-        ran.wait_state(State.RUNNING)
+        ran.wait_state(RunState.RUNNING)
     assert len(ran.started) == 4
     assert read_report(service.get("orders").report).events[-1].what.startswith("started")
 
@@ -158,38 +158,38 @@ def test_what_does_not_start_is_reported_and_tried_again(service: Tables) -> Non
     ran = Ran(service)
     ran.refuses = InvalidSetting("no such column")
     ran.begin()
-    assert ran.wait_state(State.FAILED).error == "no such column"
+    assert ran.wait_state(RunState.FAILED).error == "no such column"
     ran.refuses = None
     ran.clock.advance(LONGEST_PAUSE_MS)
-    ran.wait_state(State.RUNNING)
+    ran.wait_state(RunState.RUNNING)
     ran.end()
 
 
 def test_a_table_that_is_stopped_stops_and_one_that_is_wanted_again_goes_on(service: Tables, ran: Ran) -> None:
-    ran.wait_state(State.RUNNING)
+    ran.wait_state(RunState.RUNNING)
     service.want("orders", WantedState.STOPPED)
     ran.wait(lambda reports: not reports)
     assert ran.queries[0].stops == 1
-    assert read_report(service.get("orders").report).state is State.STOPPED
+    assert read_report(service.get("orders").report).state is RunState.STOPPED
     assert not [name for name in claims(service) if name.startswith("table/")]
     service.want("orders", WantedState.RUNNING)
-    ran.wait_state(State.RUNNING)
+    ran.wait_state(RunState.RUNNING)
     assert len(ran.queries) == 2
 
 
 def test_a_definition_that_changes_while_it_runs_is_run_as_it_is_now(service: Tables, ran: Ran) -> None:
-    ran.wait_state(State.RUNNING)
+    ran.wait_state(RunState.RUNNING)
     service.want("orders", WantedState.RUNNING, reset=True)
     ran.wait(lambda reports: len(ran.started) == 2)
     assert ran.queries[0].stops == 1
     assert [stored.generation for stored in ran.started] == [1, 2]
     service.want("orders", WantedState.RUNNING)
-    ran.wait_state(State.RUNNING)
+    ran.wait_state(RunState.RUNNING)
     assert len(ran.started) == 2
 
 
 def test_a_definition_that_is_deleted_while_it_runs_and_made_anew(service: Tables, ran: Ran, tmp_path: Path) -> None:
-    ran.wait_state(State.RUNNING)
+    ran.wait_state(RunState.RUNNING)
     first = service.get("orders")
     with pytest.raises(Conflict, match="is running"):
         service.delete("orders", data=False)
@@ -200,12 +200,12 @@ def test_a_definition_that_is_deleted_while_it_runs_and_made_anew(service: Table
     with pytest.raises(DefinitionNotFound):
         service.get("orders")
     service.create(spec("orders", tmp_path), WantedState.RUNNING)
-    ran.wait_state(State.RUNNING)
+    ran.wait_state(RunState.RUNNING)
     assert ran.started[-1].definition_id != first.definition_id
 
 
 def test_one_that_a_runner_still_has_is_not_deleted(service: Tables, ran: Ran) -> None:
-    ran.wait_state(State.RUNNING)
+    ran.wait_state(RunState.RUNNING)
     release = threading.Event()
     stop = ran.queries[0].stop
     ran.queries[0].stop = lambda: (release.wait(PATIENCE_S), stop())[1]  # type: ignore[method-assign]
@@ -219,12 +219,12 @@ def test_one_that_a_runner_still_has_is_not_deleted(service: Tables, ran: Ran) -
 
 
 def test_only_one_of_two_runners_runs_a_table_and_the_other_takes_over(service: Tables, ran: Ran) -> None:
-    ran.wait_state(State.RUNNING)
+    ran.wait_state(RunState.RUNNING)
     second = Ran(service, name="s").begin()
     second.wait_looks(3)
     assert not second.started
     ran.end()
-    second.wait_state(State.RUNNING)
+    second.wait_state(RunState.RUNNING)
     second.end()
     assert claims(service) == []
 
@@ -237,7 +237,7 @@ def test_a_runner_that_is_told_to_end_stops_its_queries_and_lets_go(service: Tab
             ran = Ran(service)
             ran.stopping = stop_signals()
             ran.begin()
-            ran.wait_state(State.RUNNING)
+            ran.wait_state(RunState.RUNNING)
             os.kill(os.getpid(), number)
             ran.join()
         finally:
@@ -246,7 +246,7 @@ def test_a_runner_that_is_told_to_end_stops_its_queries_and_lets_go(service: Tab
         assert ran.raised is None
         assert ran.queries[0].stops == 1
         assert claims(service) == []
-        assert read_report(service.get("orders").report).state is State.STOPPED
+        assert read_report(service.get("orders").report).state is RunState.STOPPED
         assert service.get("orders").wanted is WantedState.RUNNING
 
 
@@ -254,9 +254,9 @@ def test_once_reads_what_there_is_and_leaves_the_table_wanted(service: Tables, t
     service.create(spec("more", tmp_path), WantedState.RUNNING)
     service.create(spec("not-wanted", tmp_path), WantedState.STOPPED)
     ran = Ran(service, once=True).begin()
-    ran.wait(lambda reports: all(each.state is State.RUNNING for each in reports.values()) and len(reports) == 2)
+    ran.wait(lambda reports: all(each.state is RunState.RUNNING for each in reports.values()) and len(reports) == 2)
     ran.queries[0].is_active = False
-    ran.wait(lambda reports: State.FINISHED in {each.state for each in reports.values()})
+    ran.wait(lambda reports: RunState.FINISHED in {each.state for each in reports.values()})
     ran.queries[1].is_active = False
     ran.join()
     assert ran.raised is None
@@ -272,7 +272,7 @@ def test_once_ends_with_the_first_failure(service: Tables, when: str) -> None:
         ran.refuses = TopicNotFound("no topic orders")
     ran.begin()
     if when == "running":
-        ran.wait_state(State.RUNNING)
+        ran.wait_state(RunState.RUNNING)
         ran.queries[0].fail("no luck")
     ran.join()
     assert type(ran.raised) is (TopicNotFound if when == "starting" else StreamHouseError)
@@ -291,5 +291,5 @@ def test_a_definition_that_cannot_be_read_does_not_hold_up_the_others(service: T
         )
 
     connect(service.place.address).run(spoil())
-    ran.wait_state(State.RUNNING)
+    ran.wait_state(RunState.RUNNING)
     assert [each.name for each in service.list()] == ["orders"]

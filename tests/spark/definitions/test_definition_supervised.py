@@ -20,7 +20,7 @@ from streamhouse.core.randomness import SystemRandomness
 from streamhouse.metadata.contract import WantedState
 from streamhouse.spark.connection import Connection, connect
 from streamhouse.spark.definitions.catalog import Stored
-from streamhouse.spark.definitions.reports import MAX_EVENTS, Report, State, lag_of, read_report
+from streamhouse.spark.definitions.reports import MAX_EVENTS, Report, RunState, lag_of, read_report
 from streamhouse.spark.definitions.runner import Runner, Shown
 from streamhouse.spark.definitions.service import Place
 from streamhouse.spark.definitions.supervised import HEALTHY_MS, LONGEST_PAUSE_MS, Supervised, failures_after, pause_ms
@@ -73,7 +73,7 @@ class Watched:
         self.queries.append(FakeQuery())
         return self.queries[-1]
 
-    def steps(self, stored: StoredPipeline, *, may_run: bool = True) -> State:
+    def steps(self, stored: StoredPipeline, *, may_run: bool = True) -> RunState:
         for _ in range(3):
             self.under.step(stored, may_run=may_run)
         return self.under.report.state
@@ -81,15 +81,15 @@ class Watched:
 
 def test_a_failed_pipeline_is_started_again_after_ever_longer_pauses() -> None:
     watched = Watched(stored())
-    assert watched.steps(stored()) is State.RUNNING
+    assert watched.steps(stored()) is RunState.RUNNING
     for failures in range(1, 5):
         watched.queries[-1].fail("no luck")
-        assert watched.steps(stored()) is State.FAILED
+        assert watched.steps(stored()) is RunState.FAILED
         assert (watched.under.report.failures, watched.under.report.error) == (failures, "no luck")
         watched.clock.advance(pause_ms(failures) - 1)
-        assert watched.steps(stored()) is State.FAILED
+        assert watched.steps(stored()) is RunState.FAILED
         watched.clock.advance(1)
-        assert watched.steps(stored()) is State.RUNNING
+        assert watched.steps(stored()) is RunState.RUNNING
     assert len(watched.queries) == 5
     watched.clock.advance(HEALTHY_MS)
     watched.queries[-1].fail("once")
@@ -106,25 +106,25 @@ def test_pauses_have_a_bound() -> None:
 def test_what_fails_to_start_is_tried_again_at_once_when_its_definition_changes() -> None:
     watched = Watched(stored())
     watched.refuses = InvalidSetting("no such column")
-    assert watched.steps(stored()) is State.FAILED
+    assert watched.steps(stored()) is RunState.FAILED
     assert watched.under.report.error == "no such column"
     watched.refuses = None
-    assert watched.steps(stored()) is State.FAILED
-    assert watched.steps(stored(spec=spec(sql="SELECT value FROM a"), version=2)) is State.RUNNING
+    assert watched.steps(stored()) is RunState.FAILED
+    assert watched.steps(stored(spec=spec(sql="SELECT value FROM a"), version=2)) is RunState.RUNNING
 
 
 def test_stopping_and_changing_end_the_query_and_wanting_it_again_starts_one() -> None:
     watched = Watched(stored())
     watched.steps(stored())
-    assert watched.steps(stored(wanted=WantedState.STOPPED, version=2)) is State.STOPPED
+    assert watched.steps(stored(wanted=WantedState.STOPPED, version=2)) is RunState.STOPPED
     assert watched.under.is_idle
-    assert watched.steps(stored(version=3)) is State.RUNNING
+    assert watched.steps(stored(version=3)) is RunState.RUNNING
     watched.steps(stored(version=4))
     assert len(watched.queries) == 2
     watched.steps(stored(generation=1, version=5))
-    assert watched.steps(stored(generation=1, version=5)) is State.RUNNING
+    assert watched.steps(stored(generation=1, version=5)) is RunState.RUNNING
     assert [query.stops for query in watched.queries] == [1, 1, 0]
-    assert watched.steps(stored(generation=1), may_run=False) is State.STOPPED
+    assert watched.steps(stored(generation=1), may_run=False) is RunState.STOPPED
 
 
 def test_one_that_reads_what_there_is_finishes() -> None:
@@ -132,13 +132,13 @@ def test_one_that_reads_what_there_is_finishes() -> None:
     watched = Watched(finite)
     watched.steps(finite)
     watched.queries[-1].is_active = False
-    assert watched.steps(finite) is State.FINISHED
+    assert watched.steps(finite) is RunState.FINISHED
     assert watched.under.has_finished
     assert len(watched.queries) == 1
     endless = Watched(stored())
     endless.steps(stored())
     endless.queries[-1].is_active = False
-    assert endless.steps(stored()) is State.FAILED
+    assert endless.steps(stored()) is RunState.FAILED
 
 
 def test_batches_rows_and_lag_are_reported() -> None:
@@ -157,7 +157,7 @@ def test_batches_rows_and_lag_are_reported() -> None:
 
 
 def test_reports_are_bounded_and_survive() -> None:
-    report = Report(state=State.FAILED, error="x" * 10_000)
+    report = Report(state=RunState.FAILED, error="x" * 10_000)
     for number in range(MAX_EVENTS + 20):
         report = report.telling(number, "y" * 10_000)
     again = read_report(report.to_json())
@@ -223,7 +223,7 @@ class Ran:
             self.shown = shown
             self.changed.notify_all()
 
-    def wait(self, are: Callable[[dict[str, State]], bool]) -> None:
+    def wait(self, are: Callable[[dict[str, RunState]], bool]) -> None:
         with self.changed:
             assert self.changed.wait_for(
                 lambda: are({each.name: each.report.state for each in self.shown}), timeout=60
@@ -239,7 +239,7 @@ def test_a_runner_runs_what_is_wanted_and_only_one_runner_does(pipelines: Pipeli
     pipelines.create(spec(name="two"), WantedState.STOPPED)
     assert not pipelines.has_runner()
     first = Ran(pipelines, pipelines.connection, "first")
-    first.wait(lambda states: states == {"one": State.RUNNING})
+    first.wait(lambda states: states == {"one": RunState.RUNNING})
     assert pipelines.has_runner()
     second = Ran(pipelines, pipelines.connection, "second")
     pipelines.want("two", WantedState.RUNNING)
@@ -250,7 +250,7 @@ def test_a_runner_runs_what_is_wanted_and_only_one_runner_does(pipelines: Pipeli
     pipelines.want("one", WantedState.STOPPED)
     first.wait(lambda states: "one" not in states)
     assert first.queries["one"].stops == 1
-    assert read_report(pipelines.get("one").report).state is State.STOPPED
+    assert read_report(pipelines.get("one").report).state is RunState.STOPPED
     with pytest.raises(Conflict, match="stop it first"):
         pipelines.delete("two")
     first.stop()
@@ -270,7 +270,7 @@ def test_a_runner_runs_what_is_wanted_and_only_one_runner_does(pipelines: Pipeli
 def test_a_runner_whose_spark_has_died_says_so_and_lets_go_at_once(pipelines: Pipelines) -> None:
     pipelines.create(spec(name="one"), WantedState.RUNNING)
     first = Ran(pipelines, pipelines.connection, "first")
-    first.wait(lambda states: states == {"one": State.RUNNING})
+    first.wait(lambda states: states == {"one": RunState.RUNNING})
     first.spark_is_gone = True
 
     def gone() -> None:
@@ -280,7 +280,7 @@ def test_a_runner_whose_spark_has_died_says_so_and_lets_go_at_once(pipelines: Pi
     first.thread.join(60)
     assert first.went_well is False
     second = Ran(pipelines, pipelines.connection, "second")
-    second.wait(lambda states: states == {"one": State.RUNNING})
+    second.wait(lambda states: states == {"one": RunState.RUNNING})
     second.stop()
     assert second.went_well is True
 
@@ -315,7 +315,7 @@ def test_once_runs_isolated_pipelines_too_and_leaves_all_of_them_started(pipelin
     run.join(60)
     assert ended == [True]
     for stored in pipelines.list():
-        assert (read_report(stored.report).state, stored.wanted) == (State.FINISHED, WantedState.RUNNING)
+        assert (read_report(stored.report).state, stored.wanted) == (RunState.FINISHED, WantedState.RUNNING)
 
 
 def test_applying_a_file_twice_changes_nothing_the_second_time(pipelines: Pipelines) -> None:

@@ -12,7 +12,7 @@ import pytest
 from terminal import Terminal
 
 from streamhouse.metadata.contract import WantedState
-from streamhouse.spark.definitions.reports import Report, State
+from streamhouse.spark.definitions.reports import Report, RunState
 from streamhouse.spark.definitions.service import Place
 from streamhouse.spark.pipelines.parsing import StoredPipeline, load_pipeline
 from streamhouse.spark.pipelines.service import Pipelines
@@ -90,7 +90,7 @@ def defined(streamhouse: RunningStreamHouse, tmp_path: Path) -> Defined:
 
 
 def test_logs_are_followed_until_ctrl_c(on_terminal: RunsOn, defined: Defined) -> None:
-    told = Report(state=State.RUNNING).telling(1_700_000_000_000, "started at the beginning")
+    told = Report(state=RunState.RUNNING).telling(1_700_000_000_000, "started at the beginning")
     defined.report(told)
     follow = defined.command("logs", "p", "--follow")
     terminal, piped = on_terminal(*follow), on_terminal(*follow, "-o", "json", pipe_stdout=True)

@@ -30,7 +30,7 @@ from streamhouse.broker.groups.contract import (
 )
 from streamhouse.broker.groups.options import MAX_ASSIGNMENT_BYTES, MAX_ROSTER_BYTES, NEW_MEMBER_JOIN_TIMEOUT_MS
 from streamhouse.broker.groups.rebalancing import JOIN, SYNC, Rebalancing
-from streamhouse.broker.groups.roster import Member, check_join
+from streamhouse.broker.groups.roster import GroupMember, check_join
 from streamhouse.broker.groups.snapshot import ClassicMemberSnapshot, ClassicSnapshot
 from streamhouse.core.errors import (
     FencedInstance,
@@ -98,7 +98,7 @@ class ClassicGroup(Rebalancing):
             self._rebalance_or_complete(now_ms)
 
     def _add(self, request: JoinRequest, ticket: Ticket, member_id: str, now_ms: int) -> None:
-        member = Member(
+        member = GroupMember(
             member_id=member_id,
             instance_id=request.instance_id,
             client_id=request.client_id,
@@ -118,7 +118,7 @@ class ClassicGroup(Rebalancing):
         self._timer(TimerKey(TimerKind.SESSION, member_id), now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._rebalance_or_complete(now_ms)
 
-    def _update(self, member: Member, request: JoinRequest, ticket: Ticket) -> None:
+    def _update(self, member: GroupMember, request: JoinRequest, ticket: Ticket) -> None:
         self.roster.update(
             member,
             protocols=request.protocols,
@@ -150,7 +150,7 @@ class ClassicGroup(Rebalancing):
             self._rebalance_or_complete(now_ms)
 
     def _answer_join_without_assignment(
-        self, member: Member, request: JoinRequest, ticket: Ticket, leader_before: str
+        self, member: GroupMember, request: JoinRequest, ticket: Ticket, leader_before: str
     ) -> None:
         leads = self.roster.leader == member.member_id
         if request.can_skip_assignment:
@@ -190,7 +190,7 @@ class ClassicGroup(Rebalancing):
             self._answer(ticket, error)
         return self._take()
 
-    def _sync_completing(self, member: Member, request: SyncRequest, ticket: Ticket, now_ms: int) -> None:
+    def _sync_completing(self, member: GroupMember, request: SyncRequest, ticket: Ticket, now_ms: int) -> None:
         leads = self.roster.leader == member.member_id
         if leads and sum(len(assignment) for _, assignment in request.assignments) > MAX_ASSIGNMENT_BYTES:
             raise LimitExceeded(f"the assignments of group {self.group_id} take more than {MAX_ASSIGNMENT_BYTES} bytes")
@@ -210,13 +210,13 @@ class ClassicGroup(Rebalancing):
                 self._answer_sync(each, waiting)
                 self._renew_session(each, now_ms)
 
-    def _synced(self, member: Member, now_ms: int) -> None:
+    def _synced(self, member: GroupMember, now_ms: int) -> None:
         self._unsynced.discard(member.member_id)
         self._renew_session(member, now_ms)
         if not self._unsynced:
             self._timer(SYNC, None)
 
-    def _answer_sync(self, member: Member, ticket: Ticket) -> None:
+    def _answer_sync(self, member: GroupMember, ticket: Ticket) -> None:
         result = SyncResult(
             protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment
         )
@@ -260,7 +260,7 @@ class ClassicGroup(Rebalancing):
             self._after_removal(now_ms)
         return self._take()
 
-    def _leaver(self, ref: MemberRef) -> Member:
+    def _leaver(self, ref: MemberRef) -> GroupMember:
         if (
             ref.instance_id is not None and not ref.member_id
         ):  # an operator names a static member by its instance id only
@@ -297,7 +297,7 @@ class ClassicGroup(Rebalancing):
                     self._session_over(member, now_ms)
         return self._take()
 
-    def _session_over(self, member: Member, now_ms: int) -> None:
+    def _session_over(self, member: GroupMember, now_ms: int) -> None:
         held = member.joining is not None or member.syncing is not None
         if held and not member.is_new:  # it waits for an answer, and sends no heartbeat meanwhile
             self._renew_session(member, now_ms)
@@ -359,7 +359,7 @@ class ClassicGroup(Rebalancing):
         self.state = saved.state
         self.protocol_type, self.protocol_name = saved.protocol_type, saved.protocol_name
         for member in saved.members:
-            self.roster.add(Member(**_saved_fields(member)))
+            self.roster.add(GroupMember(**_saved_fields(member)))
         self.roster.leader = saved.leader
         sessions_ms = {member.member_id: member.session_timeout_ms for member in self.roster}
         self._taken_over(sessions_ms, dict(saved.silent), now_ms)
@@ -375,7 +375,7 @@ class ClassicGroup(Rebalancing):
         return any(_reads(member.metadata(self.protocol_name), topic) for member in self.roster)
 
 
-def _saved_fields(member: Member | ClassicMemberSnapshot) -> dict[str, Any]:
+def _saved_fields(member: GroupMember | ClassicMemberSnapshot) -> dict[str, Any]:
     return {name: getattr(member, name) for name in _SAVED}
 
 

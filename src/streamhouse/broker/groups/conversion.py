@@ -46,7 +46,7 @@ from streamhouse.broker.groups.hosted import named
 from streamhouse.broker.groups.options import GroupOptions
 from streamhouse.broker.groups.rebalancing import JOIN, SYNC
 from streamhouse.broker.groups.reconciling import Topics
-from streamhouse.broker.groups.roster import Member
+from streamhouse.broker.groups.roster import GroupMember
 from streamhouse.broker.groups.snapshot import (
     ClassicMemberSnapshot,
     ClassicSnapshot,
@@ -125,7 +125,7 @@ def _end(group: ClassicGroup) -> Effects:
 
 
 def _as_consumer(
-    group: ClassicGroup, member: Member, topics: Topics, taken: set[PartitionKey]
+    group: ClassicGroup, member: GroupMember, topics: Topics, taken: set[PartitionKey]
 ) -> ConsumerMemberSnapshot:
     chosen = group.protocol_name if group.protocol_name in (name for name, _ in member.protocols) else ""
     subscription = read_subscription(member.metadata(chosen or member.protocols[0][0]))

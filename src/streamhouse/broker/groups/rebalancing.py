@@ -19,7 +19,7 @@ from typing import Final
 from streamhouse.broker.groups.contract import GroupState, JoinResult, Ticket, TimerKey, TimerKind
 from streamhouse.broker.groups.machine import Machine
 from streamhouse.broker.groups.options import GroupOptions
-from streamhouse.broker.groups.roster import Member, Roster
+from streamhouse.broker.groups.roster import GroupMember, Roster
 from streamhouse.core.errors import (
     FencedInstance,
     IllegalGeneration,
@@ -134,7 +134,7 @@ class Rebalancing(Machine):
         else:
             self._complete_if_all_joined(now_ms)
 
-    def _answer_join(self, member: Member, ticket: Ticket) -> None:
+    def _answer_join(self, member: GroupMember, ticket: Ticket) -> None:
         leads = self.roster.leader == member.member_id
         result = JoinResult(
             generation=self.generation,
@@ -148,7 +148,7 @@ class Rebalancing(Machine):
 
     # Members.
 
-    def _member(self, member_id: str, instance_id: str | None) -> Member:
+    def _member(self, member_id: str, instance_id: str | None) -> GroupMember:
         if instance_id is not None:
             known_as = self.roster.static_id(instance_id)
             if known_as is None:
@@ -160,7 +160,7 @@ class Rebalancing(Machine):
             raise UnknownMember(f"group {self.group_id} has no member {member_id!r}")
         return member
 
-    def _current_member(self, member_id: str, instance_id: str | None, generation: int) -> Member:
+    def _current_member(self, member_id: str, instance_id: str | None, generation: int) -> GroupMember:
         member = self._member(member_id, instance_id)
         if generation != self.generation:
             raise IllegalGeneration(f"group {self.group_id} is at generation {self.generation}, not at {generation}")
@@ -183,7 +183,7 @@ class Rebalancing(Machine):
         del self.pending[member_id]
         self._timer(TimerKey(TimerKind.PENDING, member_id), None)
 
-    def _end_sync(self, member: Member) -> Ticket | None:
+    def _end_sync(self, member: GroupMember) -> Ticket | None:
         ticket, member.syncing = member.syncing, None
         return ticket
 
@@ -193,6 +193,6 @@ class Rebalancing(Machine):
             if ticket is not None:
                 self._answer(ticket, error)
 
-    def _renew_session(self, member: Member, now_ms: int) -> None:
+    def _renew_session(self, member: GroupMember, now_ms: int) -> None:
         self._not_silent(member.member_id)
         self._timer(TimerKey(TimerKind.SESSION, member.member_id), now_ms + member.session_timeout_ms)

@@ -17,7 +17,7 @@ _MEMBER_OVERHEAD_BYTES = 64
 
 
 @dataclass(slots=True, kw_only=True)
-class Member:
+class GroupMember:
     member_id: str
     instance_id: str | None
     client_id: str
@@ -48,7 +48,7 @@ class Roster:
     def __init__(self) -> None:
         self.leader: str | None = None
         self.weight_bytes = 0
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, GroupMember] = {}
         self._static: dict[str, str] = {}
         self._supported: Counter[str] = Counter()
         self._joining = 0
@@ -59,10 +59,10 @@ class Roster:
     def __contains__(self, member_id: object) -> bool:
         return member_id in self._members
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[GroupMember]:
         return iter(self._members.values())
 
-    def get(self, member_id: str) -> Member | None:
+    def get(self, member_id: str) -> GroupMember | None:
         return self._members.get(member_id)
 
     def static_id(self, instance_id: str) -> str | None:
@@ -80,14 +80,14 @@ class Roster:
 
     # Changes.
 
-    def add(self, member: Member) -> None:
+    def add(self, member: GroupMember) -> None:
         self._members[member.member_id] = member
         if member.instance_id is not None:
             self._static[member.instance_id] = member.member_id
         self._count(member, 1)
         self.leader = self.leader or member.member_id
 
-    def remove(self, member_id: str) -> Member | None:
+    def remove(self, member_id: str) -> GroupMember | None:
         member = self._members.pop(member_id, None)
         if member is None:
             return None
@@ -98,7 +98,7 @@ class Roster:
             self.leader = next(iter(self._members), None)
         return member
 
-    def replace(self, old_id: str, new_id: str) -> Member:
+    def replace(self, old_id: str, new_id: str) -> GroupMember:
         """A static member came back under a new id. It keeps its place in the group and its assignment."""
         led = self.leader == old_id
         member = self._members.pop(old_id)
@@ -111,7 +111,7 @@ class Roster:
 
     def update(
         self,
-        member: Member,
+        member: GroupMember,
         *,
         protocols: tuple[tuple[str, bytes], ...],
         session_timeout_ms: int,
@@ -123,7 +123,7 @@ class Roster:
         member.rebalance_timeout_ms = rebalance_timeout_ms
         self._count(member, 1)
 
-    def hold_join(self, member: Member, ticket: Ticket | None) -> Ticket | None:
+    def hold_join(self, member: GroupMember, ticket: Ticket | None) -> Ticket | None:
         """Returns the ticket that waited before."""
         before, member.joining = member.joining, ticket
         self._joining += (ticket is not None) - (before is not None)
@@ -140,7 +140,7 @@ class Roster:
         self.leader = joined
         return True
 
-    def _count(self, member: Member, sign: int) -> None:
+    def _count(self, member: GroupMember, sign: int) -> None:
         for name, _ in member.protocols:
             self._supported[name] += sign
         self.weight_bytes += sign * member.weight_bytes

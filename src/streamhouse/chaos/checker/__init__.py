@@ -11,8 +11,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from streamhouse.chaos.checker.anomalies import MEANINGS, Anomaly, Findings, Kind
-from streamhouse.chaos.checker.availability import Availability, Silence, Span, measure, merge_spans
+from streamhouse.chaos.checker.anomalies import MEANINGS, Anomaly, AnomalyKind, Findings
+from streamhouse.chaos.checker.availability import Availability, SilentPeriod, Span, measure, merge_spans
 from streamhouse.chaos.checker.groups import GroupFacts, judge_groups
 from streamhouse.chaos.checker.writes import WriteFacts, WritesJudge, read_producers, total
 from streamhouse.chaos.history import partitions
@@ -20,12 +20,12 @@ from streamhouse.chaos.history import partitions
 __all__ = [
     "MEANINGS",
     "Anomaly",
+    "AnomalyKind",
     "Findings",
     "GroupFacts",
-    "Kind",
     "PartitionVerdict",
     "RunVerdict",
-    "Silence",
+    "SilentPeriod",
     "Span",
     "judge",
 ]
@@ -39,7 +39,7 @@ class PartitionVerdict:
     """While an agent ran."""
     longest_gap_outside_outages_ms: int
     """While an agent ran and both stores answered."""
-    silences: Sequence[Silence]
+    silences: Sequence[SilentPeriod]
     groups: Sequence[GroupFacts]
 
 
@@ -108,7 +108,7 @@ def judge(
 def _judge_gap(findings: Findings, where: str, gaps: Availability, limit_ms: int) -> None:
     if gaps.longest is not None and gaps.longest_ms > limit_ms:
         findings.add(
-            Kind.UNAVAILABLE,
+            AnomalyKind.UNAVAILABLE,
             where,
             f"nothing was acknowledged for {gaps.longest_ms / 1000:.1f} s; the limit is {limit_ms / 1000:.0f} s",
             gaps.longest.end_ms,
@@ -122,4 +122,4 @@ def _judge_lag(findings: Findings, verdicts: Sequence[PartitionVerdict]) -> None
             behind[facts.group] += facts.behind
     for group, records in sorted(behind.items()):
         if records:
-            findings.add(Kind.UNAVAILABLE, f"group {group}", f"at the end {records} records were not committed")
+            findings.add(AnomalyKind.UNAVAILABLE, f"group {group}", f"at the end {records} records were not committed")

@@ -10,7 +10,7 @@ from typing import Final
 MAX_EXAMPLES: Final = 50  # of one kind: a broken log has as many anomalies as records; a person reads a few
 
 
-class Kind(StrEnum):
+class AnomalyKind(StrEnum):
     LOST = "lost"
     DUPLICATED = "duplicated"
     REORDERED = "reordered"
@@ -25,17 +25,17 @@ class Kind(StrEnum):
 
 
 MEANINGS: Final = {
-    Kind.LOST: "acknowledged with acks=all, and not in the log",
-    Kind.DUPLICATED: "in the log twice, though its producer is idempotent or does not retry",
-    Kind.REORDERED: "behind a record that the same producer sent later to the same partition",
-    Kind.WRONG_OFFSET: "the acknowledged offset holds another record",
-    Kind.UNSTABLE_READ: "two reads of one offset gave two different records",
-    Kind.FOREIGN: "a record that is damaged, lies on another partition than its own, or was never sent",
-    Kind.HOLE: "the last read of the log jumped over offsets",
-    Kind.UNREADABLE: "the last read did not reach the end of the partition in time",
-    Kind.COMMIT_WENT_BACK: "a group's committed offset was lower than one that had been acknowledged before",
-    Kind.SKIPPED: "a group committed past a record that none of its members was given",
-    Kind.UNAVAILABLE: (
+    AnomalyKind.LOST: "acknowledged with acks=all, and not in the log",
+    AnomalyKind.DUPLICATED: "in the log twice, though its producer is idempotent or does not retry",
+    AnomalyKind.REORDERED: "behind a record that the same producer sent later to the same partition",
+    AnomalyKind.WRONG_OFFSET: "the acknowledged offset holds another record",
+    AnomalyKind.UNSTABLE_READ: "two reads of one offset gave two different records",
+    AnomalyKind.FOREIGN: "a record that is damaged, lies on another partition than its own, or was never sent",
+    AnomalyKind.HOLE: "the last read of the log jumped over offsets",
+    AnomalyKind.UNREADABLE: "the last read did not reach the end of the partition in time",
+    AnomalyKind.COMMIT_WENT_BACK: "a group's committed offset was lower than one that had been acknowledged before",
+    AnomalyKind.SKIPPED: "a group committed past a record that none of its members was given",
+    AnomalyKind.UNAVAILABLE: (
         "a partition acknowledged nothing for longer than the limit, or a group had not committed everything at the end"
     ),
 }
@@ -43,7 +43,7 @@ MEANINGS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anomaly:
-    kind: Kind
+    kind: AnomalyKind
     where: str
     """A topic and partition, or a group."""
     what: str
@@ -55,16 +55,16 @@ class Findings:
     """Counts every anomaly and keeps the first few of each kind."""
 
     def __init__(self) -> None:
-        self.counts: Counter[Kind] = Counter()
-        self._examples: defaultdict[Kind, list[Anomaly]] = defaultdict(list)
+        self.counts: Counter[AnomalyKind] = Counter()
+        self._examples: defaultdict[AnomalyKind, list[Anomaly]] = defaultdict(list)
 
-    def add(self, kind: Kind, where: str, what: str, at_ms: int | None = None) -> None:
+    def add(self, kind: AnomalyKind, where: str, what: str, at_ms: int | None = None) -> None:
         self.counts[kind] += 1
         if len(self._examples[kind]) < MAX_EXAMPLES:
             self._examples[kind].append(Anomaly(kind=kind, where=where, what=what, at_ms=at_ms))
 
     def examples(self) -> list[Anomaly]:
-        return [anomaly for kind in Kind for anomaly in self._examples.get(kind, ())]
+        return [anomaly for kind in AnomalyKind for anomaly in self._examples.get(kind, ())]
 
     def total(self) -> int:
         return self.counts.total()

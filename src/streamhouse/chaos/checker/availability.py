@@ -27,7 +27,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Silence:
+class SilentPeriod:
     begin_ms: int
     end_ms: int
     waited_ms: int
@@ -37,8 +37,8 @@ class Silence:
 @dataclass(slots=True, kw_only=True)
 class Availability:
     longest_ms: int = 0
-    longest: Silence | None = None
-    silences: list[Silence] = field(default_factory=list)
+    longest: SilentPeriod | None = None
+    silences: list[SilentPeriod] = field(default_factory=list)
     acknowledged_by_second: Counter[int] = field(default_factory=Counter)
 
 
@@ -97,7 +97,7 @@ def measure(part: Path, excluded: Sequence[Span]) -> Availability:
 
 
 def _end(found: Availability, begin_ms: int, end_ms: int, waited_ms: int) -> None:
-    silence = Silence(begin_ms=begin_ms, end_ms=end_ms, waited_ms=waited_ms)
+    silence = SilentPeriod(begin_ms=begin_ms, end_ms=end_ms, waited_ms=waited_ms)
     if waited_ms > found.longest_ms:
         found.longest_ms, found.longest = waited_ms, silence
     if waited_ms >= _TOLD_FROM_MS and len(found.silences) < _MAX_TOLD:

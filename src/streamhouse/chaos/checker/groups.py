@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from streamhouse.chaos.checker.anomalies import Findings, Kind
+from streamhouse.chaos.checker.anomalies import AnomalyKind, Findings
 from streamhouse.chaos.history import lines
 
 
@@ -60,13 +60,13 @@ def judge_groups(part: Path, where: str, log_end: int, findings: Findings) -> li
     for name, group in sorted(groups.items()):
         place = f"{where}, group {name}"
         for at_ms, what in group.skips:
-            findings.add(Kind.SKIPPED, place, what, at_ms)
+            findings.add(AnomalyKind.SKIPPED, place, what, at_ms)
         for what, at_ms in _steps_back(group.sights):
-            findings.add(Kind.COMMIT_WENT_BACK, place, what, at_ms)
+            findings.add(AnomalyKind.COMMIT_WENT_BACK, place, what, at_ms)
         committed = max((sight.offset for sight in group.sights if sight.how != "began to read"), default=0)
         for first, last in _missing(group.delivered, committed):
             what = f"offset {first}" if first == last else f"offsets {first} to {last}"
-            findings.add(Kind.SKIPPED, place, f"{what} reached no member; {committed} is committed")
+            findings.add(AnomalyKind.SKIPPED, place, f"{what} reached no member; {committed} is committed")
         facts.append(
             GroupFacts(
                 group=name,

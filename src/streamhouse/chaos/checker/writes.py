@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from streamhouse.chaos.checker.anomalies import Findings, Kind
+from streamhouse.chaos.checker.anomalies import AnomalyKind, Findings
 from streamhouse.chaos.history import DAMAGED, lines
 
 _NOTHING: Final = -1
@@ -51,7 +51,7 @@ class WriteFacts:
     deliveries: int = 0
 
 
-class PartitionLog:
+class AckedLog:
     """The last read of one partition: which record is at which offset."""
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class WritesJudge:
         self._killed = tuple(f"{process}-" for process in killed)
         self._cut_short = cut_short
         self.facts = WriteFacts()
-        self.log = PartitionLog()
+        self.log = AckedLog()
         self._first_place: dict[int, int] = {}
         """The lowest offset of every record in the log."""
 
@@ -152,17 +152,19 @@ class WritesJudge:
                 self._read_again(offset, words)
                 continue
             if offset > len(keys):
-                self._add(Kind.HOLE, f"after offset {len(keys) - 1} came {offset}")
+                self._add(AnomalyKind.HOLE, f"after offset {len(keys) - 1} came {offset}")
                 keys.extend([_NOTHING] * (offset - len(keys)))
             if words[0] == "X":
-                self._add(Kind.FOREIGN, f"offset {offset}: {words[2]}")
+                self._add(AnomalyKind.FOREIGN, f"offset {offset}: {words[2]}")
             elif words[2] not in self._producers and not self._may_be_of_a_killed_client(words[2]):
-                self._add(Kind.FOREIGN, f"offset {offset}: record {words[3]} of {words[2]}, which was never started")
+                self._add(
+                    AnomalyKind.FOREIGN, f"offset {offset}: record {words[3]} of {words[2]}, which was never started"
+                )
             keys.append(self._key(words[2], words[3]) if words[0] == "V" else _FOREIGN)
         if not self.log.complete and not self._cut_short:
-            self._add(Kind.UNREADABLE, f"the last read stopped at offset {len(keys)}")
+            self._add(AnomalyKind.UNREADABLE, f"the last read stopped at offset {len(keys)}")
         elif self.log.complete and self.log.end > len(keys):
-            self._add(Kind.HOLE, f"nothing was read between offset {len(keys)} and the end, {self.log.end}")
+            self._add(AnomalyKind.HOLE, f"nothing was read between offset {len(keys)} and the end, {self.log.end}")
         self.facts.log_end = max(self.log.end, len(keys))
 
     def _read_again(self, offset: int, words: list[str]) -> None:
@@ -170,7 +172,7 @@ class WritesJudge:
         key = self._key(words[2], words[3]) if words[0] == "V" else _FOREIGN
         if key != self.log.keys[offset]:
             self._add(
-                Kind.UNSTABLE_READ,
+                AnomalyKind.UNSTABLE_READ,
                 f"offset {offset} gave {self._name(self.log.keys[offset])}, then {self._name(key)}",
             )
 
@@ -184,7 +186,7 @@ class WritesJudge:
             first = self._first_place.setdefault(key, offset)
             if first != offset:
                 if producer.once:
-                    self._add(Kind.DUPLICATED, f"{self._name(key)} is at offsets {first} and {offset}")
+                    self._add(AnomalyKind.DUPLICATED, f"{self._name(key)} is at offsets {first} and {offset}")
                 else:
                     self.facts.permitted_duplicates += 1
                 continue
@@ -192,7 +194,9 @@ class WritesJudge:
             if producer.ordered and key not in failed and not self._may_be_of_a_killed_client(producer.name):
                 before = last.get(producer.place, _NOTHING)
                 if key < before:
-                    self._add(Kind.REORDERED, f"{self._name(key)} is at offset {offset}, behind {self._name(before)}")
+                    self._add(
+                        AnomalyKind.REORDERED, f"{self._name(key)} is at offset {offset}, behind {self._name(before)}"
+                    )
                 last[producer.place] = max(before, key)
 
     def _judge_acknowledgements(self) -> None:
@@ -206,7 +210,7 @@ class WritesJudge:
         if producer is None:
             if not self._may_be_of_a_killed_client(name):
                 what = f"record {number} of {name} was acknowledged, and {name} was never started"
-                self._add(Kind.FOREIGN, what, at_ms)
+                self._add(AnomalyKind.FOREIGN, what, at_ms)
             return
         self.facts.acknowledged[f"{producer.client} {producer.acks}"] += 1
         key = self._key(name, number)
@@ -219,11 +223,11 @@ class WritesJudge:
             self.facts.moved_acks_1 += elsewhere
         elif missing:
             if was_read:
-                self._add(Kind.LOST, f"{self._name(key)}, acknowledged at offset {offset}", at_ms)
+                self._add(AnomalyKind.LOST, f"{self._name(key)}, acknowledged at offset {offset}", at_ms)
         elif elsewhere:
             there = self._name(self.log.at(offset))
             self._add(
-                Kind.WRONG_OFFSET,
+                AnomalyKind.WRONG_OFFSET,
                 f"{self._name(key)} was acknowledged at offset {offset}, where {there} is; "
                 f"it is at {self._first_place[key]}",
                 at_ms,
@@ -241,9 +245,9 @@ class WritesJudge:
                 if key != self.log.at(offset):
                     later = self._name(self.log.at(offset))
                     what = f"offset {offset} gave {words[3]} {self._name(key)}, and {later} at the end"
-                    self._add(Kind.UNSTABLE_READ, what, int(words[1]))
+                    self._add(AnomalyKind.UNSTABLE_READ, what, int(words[1]))
 
-    def _add(self, kind: Kind, what: str, at_ms: int | None = None) -> None:
+    def _add(self, kind: AnomalyKind, what: str, at_ms: int | None = None) -> None:
         self._findings.add(kind, self._where, what, at_ms)
 
 

@@ -16,8 +16,8 @@ from typing import Final
 
 from streamhouse.chaos.checker import Span
 from streamhouse.chaos.fleet.agents import AgentProcess
-from streamhouse.chaos.fleet.plan import Plan, PlannedFault
-from streamhouse.chaos.fleet.proxy import Mode, Proxy
+from streamhouse.chaos.fleet.plan import FaultSchedule, PlannedFault
+from streamhouse.chaos.fleet.proxy import Proxy, ProxyMode
 from streamhouse.chaos.options import FaultKind
 
 _TICK_S: Final = 0.05
@@ -48,7 +48,7 @@ class _Active:
 class Nemesis:
     def __init__(
         self,
-        plan: Plan,
+        plan: FaultSchedule,
         agents: Sequence[AgentProcess],
         *,
         s3: Proxy | None,
@@ -119,7 +119,7 @@ class Nemesis:
         for active in self._active:
             store = self._stores.get(active.fault.kind)
             if store is not None:
-                store.set_mode(Mode.PASS)
+                store.set_mode(ProxyMode.PASS)
             if active.agent is not None and active.agent.paused:
                 active.agent.resume()
 
@@ -259,7 +259,7 @@ class Nemesis:
         if agent is None:
             store = self._stores[kind]
             assert store is not None
-            store.set_mode(Mode.PASS)
+            store.set_mode(ProxyMode.PASS)
         elif kind is FaultKind.STOP:
             if agent.alive():
                 if time.monotonic() < active.until_s + _STOP_PATIENCE_S:

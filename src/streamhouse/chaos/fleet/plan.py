@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from streamhouse.chaos.fleet.proxy import Mode
+from streamhouse.chaos.fleet.proxy import ProxyMode
 from streamhouse.chaos.options import AGENT_FAULTS, FaultKind
 from streamhouse.core.randomness import Randomness
 
@@ -23,7 +23,7 @@ _WEIGHTS: Final[Mapping[FaultKind, float]] = {
     FaultKind.DISK: 4,
     FaultKind.CLOCK: 4,
 }
-_MODES: Final = (Mode.CUT, Mode.REFUSE, Mode.REFUSE, Mode.HOLD, Mode.HOLD)
+_MODES: Final = (ProxyMode.CUT, ProxyMode.REFUSE, ProxyMode.REFUSE, ProxyMode.HOLD, ProxyMode.HOLD)
 _CLOCK_STEPS_S: Final = (-300, -30, -5, 5, 30, 300)
 
 
@@ -33,7 +33,7 @@ class PlannedFault:
     agent: int | None
     """Its place among the agents; none for a store."""
     lasts_s: float
-    mode: Mode | None = None
+    mode: ProxyMode | None = None
     step_s: int = 0
 
     @property
@@ -41,7 +41,7 @@ class PlannedFault:
         return self.kind in AGENT_FAULTS
 
 
-class Plan:
+class FaultSchedule:
     def __init__(
         self, randomness: Randomness, *, kinds: Sequence[FaultKind], agents: int, every_s: float, lease_s: float
     ) -> None:
@@ -65,7 +65,7 @@ class Plan:
         return PlannedFault(
             kind=kind,
             agent=agent if hits_agent else None,
-            lasts_s=0.2 if not hits_agent and mode is Mode.CUT else lasts_s,
+            lasts_s=0.2 if not hits_agent and mode is ProxyMode.CUT else lasts_s,
             mode=None if hits_agent else mode,
             step_s=step if kind is FaultKind.CLOCK else 0,
         )

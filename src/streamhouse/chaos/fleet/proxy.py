@@ -14,7 +14,7 @@ _CALL_S: Final = 10.0
 _HOST: Final = "127.0.0.1"
 
 
-class Mode(StrEnum):
+class ProxyMode(StrEnum):
     PASS = "pass"
     CUT = "cut"
     """What is open is closed once; new connections pass."""
@@ -27,7 +27,7 @@ class Mode(StrEnum):
 class Proxy:
     def __init__(self, target_port: int) -> None:
         self._target_port = target_port
-        self._mode = Mode.PASS
+        self._mode = ProxyMode.PASS
         self._writers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
@@ -38,7 +38,7 @@ class Proxy:
         self._server: asyncio.Server = server
         self.port: int = server.sockets[0].getsockname()[1]
 
-    def set_mode(self, mode: Mode) -> None:
+    def set_mode(self, mode: ProxyMode) -> None:
         self._call(self._change(mode))
 
     def stop(self) -> None:
@@ -52,19 +52,19 @@ class Proxy:
     def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_CALL_S)
 
-    async def _change(self, mode: Mode) -> None:
+    async def _change(self, mode: ProxyMode) -> None:
         self._mode = mode
-        if mode in (Mode.CUT, Mode.REFUSE):
+        if mode in (ProxyMode.CUT, ProxyMode.REFUSE):
             for writer in list(self._writers):
                 writer.transport.abort()
-        if mode is Mode.HOLD:
+        if mode is ProxyMode.HOLD:
             self._open.clear()
         else:
             self._open.set()
 
     async def _end(self) -> None:
         self._server.close()
-        await self._change(Mode.REFUSE)
+        await self._change(ProxyMode.REFUSE)
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
         await asyncio.sleep(0)
@@ -73,7 +73,7 @@ class Proxy:
         upstream: asyncio.StreamWriter | None = None
         self._writers.add(writer)
         try:
-            if self._mode is Mode.REFUSE:
+            if self._mode is ProxyMode.REFUSE:
                 return
             await self._open.wait()
             store, upstream = await asyncio.open_connection(_HOST, self._target_port)

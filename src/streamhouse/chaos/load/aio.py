@@ -95,7 +95,7 @@ async def _slot(number: int, kind: ProducerKind, spec: LoadSpec, history: Histor
     life_number = 0
     while not orders.stop.is_set():
         life = Life(randomness, spec.places)
-        one = OneProducer(f"{spec.process}-{number}-{life_number}", kind, life, spec, history)
+        one = AioProducer(f"{spec.process}-{number}-{life_number}", kind, life, spec, history)
         life_number += 1
         if not await one.start():
             await asyncio.sleep(0.5)
@@ -112,7 +112,7 @@ async def _slot(number: int, kind: ProducerKind, spec: LoadSpec, history: Histor
             await one.close(spec.settle_s)
 
 
-class OneProducer:
+class AioProducer:
     """A producer with an id of its own. It ends at the first record that fails: then its order is no longer known."""
 
     def __init__(self, name: str, kind: ProducerKind, life: Life, spec: LoadSpec, history: History) -> None:
@@ -205,7 +205,7 @@ class OneProducer:
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: AioMember) -> None:
         self._member = member
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
@@ -216,7 +216,7 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
         self._member.take(assigned)
 
 
-class Member:
+class AioMember:
     """Reads, and commits what it has read, twice a second."""
 
     def __init__(self, name: str, group: GroupSpec, spec: LoadSpec, history: History) -> None:
@@ -310,7 +310,7 @@ async def _seat(name: str, group: GroupSpec, spec: LoadSpec, history: History, o
     randomness = SeededRandomness(spec.seed * 1000 + 300 + number)
     life = 0
     while not orders.stop.is_set():
-        await Member(f"{name}-{life}", group, spec, history).live(randomness.uniform(*_MEMBER_LIVES_S), orders)
+        await AioMember(f"{name}-{life}", group, spec, history).live(randomness.uniform(*_MEMBER_LIVES_S), orders)
         life += 1
 
 

@@ -29,7 +29,7 @@ _JAVA_OPTIONS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Client:
+class LoadClient:
     name: str
     version: str
     jars: Path | None = None
@@ -41,15 +41,15 @@ class Client:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clients:
-    present: Sequence[Client]
+    present: Sequence[LoadClient]
     absent: Sequence[str]
     """Each with the reason, for people."""
 
-    def named(self, name: str) -> Client | None:
+    def named(self, name: str) -> LoadClient | None:
         return next((client for client in self.present if client.name == name), None)
 
     @property
-    def python(self) -> Client:
+    def python(self) -> LoadClient:
         """The one that creates topics and reads the log at the end."""
         return next(client for client in self.present if client.name != "java")
 
@@ -59,14 +59,14 @@ def find_clients(wanted: Sequence[str] | None, jars: Path | None) -> Clients:
     unknown = [name for name in wanted or () if name not in KNOWN]
     if unknown:
         raise InvalidRequest(f"no chaos client is named {unknown[0]!r}", hint=f"choose from {', '.join(KNOWN)}")
-    present: list[Client] = []
+    present: list[LoadClient] = []
     absent: list[str] = []
     for name in KNOWN:
         if wanted is not None and name not in wanted:
             absent.append(f"{name}: not chosen by --clients")
             continue
         found = _java(jars) if name == "java" else _python(name)
-        if isinstance(found, Client):
+        if isinstance(found, LoadClient):
             present.append(found)
         else:
             absent.append(f"{name}: {found}")
@@ -99,14 +99,14 @@ def _client_jars(directory: Path) -> list[Path]:
     return sorted(directory.glob("kafka-clients-*.jar"))
 
 
-def _python(name: str) -> Client | str:
+def _python(name: str) -> LoadClient | str:
     module, package = _PACKAGES[name]
     if importlib.util.find_spec(module) is None:
         return f"the package {package} is not installed"
-    return Client(name=name, version=importlib.metadata.version(package))
+    return LoadClient(name=name, version=importlib.metadata.version(package))
 
 
-def _java(jars: Path | None) -> Client | str:
+def _java(jars: Path | None) -> LoadClient | str:
     if shutil.which("java") is None:
         return "there is no java on PATH"
     if shutil.which("javac") is None:
@@ -115,13 +115,13 @@ def _java(jars: Path | None) -> Client | str:
     found = _client_jars(directory)
     if not found:
         return f"no kafka-clients jar is in {directory}; name its folder with --kafka-jars"
-    return Client(name="java", version=found[-1].stem.removeprefix("kafka-clients-"), jars=directory)
+    return LoadClient(name="java", version=found[-1].stem.removeprefix("kafka-clients-"), jars=directory)
 
 
 class ClientProcess:
     """One running client process. It ends when its stdin does, so it cannot outlive this one."""
 
-    def __init__(self, spec: LoadSpec, client: Client, folder: Path) -> None:
+    def __init__(self, spec: LoadSpec, client: LoadClient, folder: Path) -> None:
         self.name = f"{spec.process}-{spec.role.value}"
         self.spec = spec
         self.log_path = folder / f"{self.name}.log"

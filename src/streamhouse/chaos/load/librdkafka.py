@@ -69,7 +69,7 @@ def create_topics(spec: LoadSpec, orders: Orders) -> int:
 
 
 def run_producers(spec: LoadSpec, history: History, orders: Orders) -> int:
-    slots = [Slot(number, kind, spec, history, orders) for number, kind in enumerate(_SLOTS)]
+    slots = [ProducerSlot(number, kind, spec, history, orders) for number, kind in enumerate(_SLOTS)]
     for slot in slots:
         slot.start()
     for slot in slots:
@@ -77,7 +77,7 @@ def run_producers(spec: LoadSpec, history: History, orders: Orders) -> int:
     return 0 if all(slot.failure is None for slot in slots) else 1
 
 
-class Slot(threading.Thread):
+class ProducerSlot(threading.Thread):
     """Producers of one kind, one after the other."""
 
     def __init__(self, number: int, kind: ProducerKind, spec: LoadSpec, history: History, orders: Orders) -> None:
@@ -107,7 +107,7 @@ class Slot(threading.Thread):
         # Only idempotence promises an order here: when a leader changes, librdkafka sends the next batch to the new one
         # while the last is still with the old one, even with one request in flight to each.
         self._history.producer(name, CLIENT, once=kind.idempotent, ordered=kind.idempotent, acks=kind.acks)
-        one = OneProducer(name, kind, life, self._spec, self._history)
+        one = LibrdkafkaProducer(name, kind, life, self._spec, self._history)
         for number in range(life.bursts):
             burst = life.burst(number)
             for topic, partition in burst.places:
@@ -118,7 +118,7 @@ class Slot(threading.Thread):
         one.close(self._orders, self._spec.settle_s)
 
 
-class OneProducer:
+class LibrdkafkaProducer:
     """A producer with an id of its own."""
 
     def __init__(self, name: str, kind: ProducerKind, life: Life, spec: LoadSpec, history: History) -> None:

@@ -127,7 +127,7 @@ class Seat(threading.Thread):
         life = 0
         try:
             while not self._orders.stop.is_set():
-                member = Member(f"{self.name}-{life}", self._group, self._spec, self._history)
+                member = LibrdkafkaMember(f"{self.name}-{life}", self._group, self._spec, self._history)
                 seconds = self._randomness.uniform(*_MEMBER_LIVES_S)
                 outlive(member.name, partial(member.live, seconds, self._orders), member.silent_s, member.abandoned)
                 life += 1
@@ -167,7 +167,7 @@ def outlive(
     outcome.result()
 
 
-class Member:
+class LibrdkafkaMember:
     """Reads, and commits what it has read, twice a second."""
 
     def __init__(self, name: str, group: GroupSpec, spec: LoadSpec, history: History) -> None:

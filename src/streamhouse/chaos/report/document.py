@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from streamhouse.chaos.checker import MEANINGS, Kind, RunVerdict
+from streamhouse.chaos.checker import MEANINGS, AnomalyKind, RunVerdict
 from streamhouse.chaos.fleet.nemesis import Happened
 from streamhouse.chaos.load.clients import Clients
 from streamhouse.chaos.options import FaultKind, Options
@@ -58,12 +58,12 @@ def compose(options: Options, story: Story, verdict: RunVerdict) -> dict[str, An
         "passed": verdict.findings.total() == 0 and story.judged and not story.killed and not story.troubles,
         "judged": story.judged,
         "clients_killed": list(story.killed),
-        "anomalies": {kind.value: verdict.findings.counts.get(kind, 0) for kind in Kind},
+        "anomalies": {kind.value: verdict.findings.counts.get(kind, 0) for kind in AnomalyKind},
         "anomaly_examples": [
             {"kind": each.kind.value, "where": each.where, "what": each.what, "at_ms": each.at_ms}
             for each in verdict.findings.examples()
         ],
-        "anomaly_meanings": {kind.value: MEANINGS[kind] for kind in Kind},
+        "anomaly_meanings": {kind.value: MEANINGS[kind] for kind in AnomalyKind},
         "troubles": list(story.troubles),
         "faults": {
             **{kind.value: counts.get(kind.value, 0) for kind in FaultKind},

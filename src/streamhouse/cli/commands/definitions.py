@@ -32,14 +32,14 @@ from streamhouse.cli.output import Output, OutputOption, show_facts, show_json, 
 from streamhouse.cli.setting_flags import ChosenSettings
 from streamhouse.core.errors import InvalidSetting
 from streamhouse.core.settings import SCHEMA
-from streamhouse.spark.definitions.reports import STALE_MS, State, read_report
+from streamhouse.spark.definitions.reports import STALE_MS, RunState, read_report
 
 if TYPE_CHECKING:
     from streamhouse.spark.definitions.catalog import Stored
     from streamhouse.spark.definitions.runner import Shown
-    from streamhouse.spark.definitions.service import Place, Service
+    from streamhouse.spark.definitions.service import DefinitionService, Place
 
-S = TypeVar("S", bound="Service[Any]")
+S = TypeVar("S", bound="DefinitionService[Any]")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The name.")]
 Names = Annotated[list[str], typer.Argument(metavar="NAME…", help="One or more names.")]
@@ -312,10 +312,10 @@ def state_of(stored: Stored[Any], now_ms: int) -> str:
     from streamhouse.metadata.contract import WantedState
 
     report = read_report(stored.report)
-    is_live = report.state in (State.STARTING, State.RUNNING, State.FAILED)
+    is_live = report.state in (RunState.STARTING, RunState.RUNNING, RunState.FAILED)
     if is_live and now_ms - stored.report_at_ms > STALE_MS:
-        return "no runner" if stored.wanted is WantedState.RUNNING else State.STOPPED.value
-    if not is_live and stored.wanted is WantedState.RUNNING and report.state is not State.FINISHED:
+        return "no runner" if stored.wanted is WantedState.RUNNING else RunState.STOPPED.value
+    if not is_live and stored.wanted is WantedState.RUNNING and report.state is not RunState.FINISHED:
         return "waiting"
     return report.state.value
 

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
-from streamhouse.cli.exit_codes import ExitCode
 from streamhouse.cli.conventions import emit, note
+from streamhouse.cli.exit_codes import ExitCode
 from streamhouse.cli.output import Output, OutputOption, show_json, show_table
 from streamhouse.core.errors import InvalidSetting
 from streamhouse.core.limits import MIB

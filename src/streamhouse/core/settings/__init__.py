@@ -32,7 +32,7 @@ from streamhouse.core.settings.declared_groups import GroupSettings
 from streamhouse.core.settings.declared_kafka import KafkaSettings, is_loopback, is_wildcard
 from streamhouse.core.settings.kinds import Address
 from streamhouse.core.settings.load import attempt_settings, load_settings
-from streamhouse.core.settings.resolve import SCHEMA, EffectiveSetting, Outcome, Resolution, effective, resolve
+from streamhouse.core.settings.resolve import SCHEMA, EffectiveSetting, Resolution, Resolved, effective, resolve
 from streamhouse.core.settings.schema import Setting
 from streamhouse.core.settings.sources import NON_SETTING_VARIABLES, Origin, OriginKind
 
@@ -56,9 +56,9 @@ __all__ = [
     "MetadataSettings",
     "Origin",
     "OriginKind",
-    "Outcome",
     "Profile",
     "Resolution",
+    "Resolved",
     "SegmentSettings",
     "Setting",
     "Settings",

@@ -37,7 +37,7 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class Kind(Protocol[T]):
+class ValueKind(Protocol[T]):
     """``name`` and ``allowed`` go into the reference; ``example`` goes into errors."""
 
     @property
@@ -294,4 +294,4 @@ class Url:
         return mask_url(value)
 
 
-AnyKind = Kind[Any]
+AnyKind = ValueKind[Any]

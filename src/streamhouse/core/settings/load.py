@@ -14,7 +14,7 @@ from typing import Final
 
 from streamhouse.core.errors import ConfigError, InvalidSetting
 from streamhouse.core.limits import MAX_CONFIG_FILE_BYTES
-from streamhouse.core.settings.resolve import Outcome, Resolution, resolve
+from streamhouse.core.settings.resolve import Resolution, Resolved, resolve
 from streamhouse.core.settings.sources import ConfigFile
 from streamhouse.core.units import format_size
 
@@ -39,14 +39,14 @@ def attempt_settings(
     config_path: Path | None = None,
     environ: Mapping[str, str] | None = None,
     working_dir: Path | None = None,
-) -> Outcome:
+) -> Resolved:
     """The settings in force, or everything that is wrong with them. Left out: this process's own surroundings."""
     surroundings = os.environ if environ is None else environ
     here = Path.cwd() if working_dir is None else working_dir
     try:
         file = find_file(config_path=config_path, environ=surroundings, working_dir=here)
     except ConfigError as error:
-        return Outcome(resolution=None, problems=(error,))
+        return Resolved(resolution=None, problems=(error,))
     return resolve(flags=flags, environ=surroundings, file=file, base_dir=here)
 
 

@@ -42,7 +42,7 @@ class Resolution:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Resolved:
     """Either a resolution, or all problems."""
 
     resolution: Resolution | None
@@ -64,7 +64,7 @@ def resolve(
     environ: Mapping[str, str] | None = None,
     file: ConfigFile | None = None,
     base_dir: Path = Path("/"),
-) -> Outcome:
+) -> Resolved:
     """Relative paths count from ``base_dir``."""
     found: list[Found] = []
     if file is not None:
@@ -78,11 +78,11 @@ def resolve(
     for raw in {each.setting.key: each for each in found if isinstance(each, RawValue)}.values():
         draft.take(raw)
     if draft.problems:
-        return Outcome(resolution=None, problems=tuple(draft.problems))
+        return Resolved(resolution=None, problems=tuple(draft.problems))
     draft.fill_defaults()
     resolution = draft.build()
     broken = tuple(_broken_rules(resolution))
-    return Outcome(resolution=None if broken else resolution, problems=broken)
+    return Resolved(resolution=None if broken else resolution, problems=broken)
 
 
 class _Draft:

@@ -13,14 +13,14 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 
-class State(StrEnum):
+class Readiness(StrEnum):
     READY = "ready"
     DEGRADED = "degraded"
     NOT_READY = "not ready"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class HealthProblem:
     what: str
     """The part that does not work: "the object store s3://bucket"."""
     problem: str
@@ -35,17 +35,17 @@ class Problem:
 class HealthReport:
     process: str
     """For people: "agent a-1", "server without an agent"."""
-    problems: Sequence[Problem] = ()
+    problems: Sequence[HealthProblem] = ()
 
     @property
-    def state(self) -> State:
+    def state(self) -> Readiness:
         if any(problem.blocks for problem in self.problems):
-            return State.NOT_READY
-        return State.DEGRADED if self.problems else State.READY
+            return Readiness.NOT_READY
+        return Readiness.DEGRADED if self.problems else Readiness.READY
 
     @property
     def ready(self) -> bool:
-        return self.state is not State.NOT_READY
+        return self.state is not Readiness.NOT_READY
 
     def as_json(self, *, now_ms: int) -> dict[str, object]:
         return {

@@ -14,7 +14,7 @@ OWN_WRITE_BYTES: Final = 32 * KIB
 """Joining less costs less than a system call; more is cheaper to send from where it lies."""
 
 
-class Slot:
+class AnswerSlot:
     """The place of one answer that is not ready yet."""
 
     __slots__ = (
@@ -43,7 +43,7 @@ class Answers:
     __slots__ = ("_ready", "held_bytes", "slots")
 
     def __init__(self) -> None:
-        self.slots: deque[Slot] = deque()
+        self.slots: deque[AnswerSlot] = deque()
         """One for each request under way, oldest first."""
         self._ready: list[BytesLike] = []
         self.held_bytes = 0
@@ -55,11 +55,11 @@ class Answers:
         if not self.slots:
             self._ready += pieces
             return
-        slot = Slot(api_key=-1, correlation_id=0, flexible=False, request_bytes=0)
+        slot = AnswerSlot(api_key=-1, correlation_id=0, flexible=False, request_bytes=0)
         slot.pieces, slot.ready = pieces, True
         self.slots.append(slot)
 
-    def settle(self, slot: Slot, pieces: Sequence[BytesLike]) -> None:
+    def settle(self, slot: AnswerSlot, pieces: Sequence[BytesLike]) -> None:
         """``pieces``: empty where a request has no answer."""
         self.held_bytes += sum(map(len, pieces))
         slot.pieces, slot.ready = pieces, True

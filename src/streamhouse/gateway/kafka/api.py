@@ -33,7 +33,7 @@ Buffers: TypeAlias = Sequence[BytesLike]
 
 
 @dataclass(slots=True, kw_only=True)
-class Client:
+class ClientConnection:
     """The client of one connection."""
 
     host: str
@@ -75,7 +75,7 @@ class Call:
     api_key: int
     version: int
     correlation_id: int
-    client: Client
+    client: ClientConnection
     broker: Broker
     memory: ServerMemory
 

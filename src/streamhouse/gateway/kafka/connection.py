@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from streamhouse.core.errors import MalformedRequest, StreamHouseError
 from streamhouse.core.limits import KIB
-from streamhouse.gateway.kafka.answers import OWN_WRITE_BYTES, Answers, Slot, coalesce
-from streamhouse.gateway.kafka.api import Buffers, Client, CloseConnection
+from streamhouse.gateway.kafka.answers import OWN_WRITE_BYTES, Answers, AnswerSlot, coalesce
+from streamhouse.gateway.kafka.api import Buffers, ClientConnection, CloseConnection
 from streamhouse.gateway.kafka.dispatch import Started, api_name, framed
 from streamhouse.gateway.kafka.inbox import MAX_WAITING_BYTES, SCRATCH_BYTES, Inbox
 
@@ -43,7 +43,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._inbox = Inbox(connections.buffers, connections.limits.max_request_bytes)
         self._answers = Answers()
-        self._serving: Slot | None = None
+        self._serving: AnswerSlot | None = None
         self._stuck = False
         self._yielded = False
         self._draining = False
@@ -51,7 +51,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._paused = False
         self._out_of_budget = False
         self._flush_planned = False
-        self.client = Client(host="", listener=listener)
+        self.client = ClientConnection(host="", listener=listener)
         self.opened_at = connections.now()
         self.read_at = self.opened_at
         self.had_request = False
@@ -151,7 +151,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._await(started, result, frame)
 
     def _await(self, started: Started, result: Awaitable[Buffers | None], frame: memoryview) -> None:
-        slot = Slot(
+        slot = AnswerSlot(
             api_key=int.from_bytes(frame[:2], "big", signed=True),
             correlation_id=started.correlation_id,
             flexible=started.flexible,
@@ -168,7 +168,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._serving = slot
         slot.future.add_done_callback(partial(self._done, slot))
 
-    def _done(self, slot: Slot, future: asyncio.Future[Any]) -> None:
+    def _done(self, slot: AnswerSlot, future: asyncio.Future[Any]) -> None:
         self._take(slot, future)
         if self._serving is slot:
             self._serving = None
@@ -177,7 +177,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._flush_planned = True
             self._connections.call_soon(self._flush_pipelined)
 
-    def _take(self, slot: Slot, future: asyncio.Future[Any]) -> None:
+    def _take(self, slot: AnswerSlot, future: asyncio.Future[Any]) -> None:
         """Put the answer into its place; of a client that has gone, only the accounts are closed."""
         self._connections.ended(slot)
         if future.cancelled():

@@ -26,7 +26,7 @@ from streamhouse.gateway.kafka.budget import MemoryBudget
 from streamhouse.gateway.kafka.inbox import ReceiveBuffers
 
 if TYPE_CHECKING:
-    from streamhouse.gateway.kafka.answers import Slot
+    from streamhouse.gateway.kafka.answers import AnswerSlot
     from streamhouse.gateway.kafka.connection import KafkaConnection
     from streamhouse.gateway.kafka.dispatch import Dispatcher
 
@@ -88,7 +88,7 @@ class Connections:
         self.budget: MemoryBudget[KafkaConnection] = MemoryBudget(limits.request_memory_bytes, call_soon=loop.call_soon)
         self.log = RateLimitedLog(logging.getLogger("streamhouse.kafka"), loop.time)
         self.live: dict[KafkaConnection, None] = {}
-        self.under_way_slots: set[Slot] = set()
+        self.under_way_slots: set[AnswerSlot] = set()
         self.emptied = asyncio.Event()
         self._loop = loop
         self._per_address: Counter[str] = Counter()
@@ -125,12 +125,12 @@ class Connections:
     def greeted(self, connection: KafkaConnection) -> None:
         self._newcomers.pop(connection, None)
 
-    def under_way(self, slot: Slot) -> None:
+    def under_way(self, slot: AnswerSlot) -> None:
         self.under_way_slots.add(slot)
         self.stats.in_flight += 1
         self.budget.charge(slot.request_bytes)
 
-    def ended(self, slot: Slot) -> None:
+    def ended(self, slot: AnswerSlot) -> None:
         self.under_way_slots.discard(slot)
         self.stats.in_flight -= 1
         self.budget.release(slot.request_bytes)

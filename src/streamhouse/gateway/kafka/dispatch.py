@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Mapping
 from typing import NamedTuple
 
 from streamhouse.broker.broker import Broker
-from streamhouse.gateway.kafka.api import Api, Buffers, Call, Client, CloseConnection, ServerMemory
+from streamhouse.gateway.kafka.api import Api, Buffers, Call, ClientConnection, CloseConnection, ServerMemory
 from streamhouse.gateway.kafka.handlers.api_18_api_versions import unsupported_version
 from streamhouse.gateway.kafka.wire.headers import (
     API_VERSIONS_KEY,
@@ -41,7 +41,7 @@ class Dispatcher:
         self._broker = broker
         self._memory = memory
 
-    def start(self, frame: memoryview, client: Client) -> Started:
+    def start(self, frame: memoryview, client: ClientConnection) -> Started:
         """Raises MalformedRequest, CloseConnection, and whatever the handler raises."""
         api_key, version, correlation_id = peek_header(frame)
         api = self._apis.get(api_key)

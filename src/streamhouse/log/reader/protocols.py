@@ -42,7 +42,7 @@ class LedPartition(Protocol):
         ...
 
 
-class Leading(Protocol):
+class LedPartitions(Protocol):
     def partition(self, key: PartitionKey) -> LedPartition | None:
         """None when it is not led here."""
         ...

@@ -34,7 +34,7 @@ from streamhouse.log.reader.damage import Damages, Report, unheard
 from streamhouse.log.reader.entries import EntryFinder
 from streamhouse.log.reader.objects import ObjectReader
 from streamhouse.log.reader.options import ReaderOptions, ReaderStats
-from streamhouse.log.reader.protocols import Leading, LedPartition
+from streamhouse.log.reader.protocols import LedPartition, LedPartitions
 from streamhouse.log.reader.times import TimedOffset, TimeSearch
 from streamhouse.log.reader.views import PartitionView, Views
 from streamhouse.log.reader.waiting import Wakeups
@@ -66,7 +66,7 @@ class LogReader:
         metadata: MetadataStore,
         store: ObjectStore,
         tail: TailCache,
-        leading: Leading | None,
+        leading: LedPartitions | None,
         clock: Clock,
         options: ReaderOptions,
         offload: Offload | None = None,

@@ -19,7 +19,7 @@ from streamhouse.log.reader.blocks import Block
 from streamhouse.log.reader.damage import Damages
 from streamhouse.log.reader.entries import EntryFinder
 from streamhouse.log.reader.objects import ObjectReader
-from streamhouse.log.reader.protocols import BufferedBatch, Leading
+from streamhouse.log.reader.protocols import BufferedBatch, LedPartitions
 from streamhouse.metadata.contract import Entry, MetadataStore
 from streamhouse.wire.batch import read_header
 from streamhouse.wire.buffers import BytesLike, byte_view
@@ -42,7 +42,7 @@ class TimeSearch:
         entries: EntryFinder,
         objects: ObjectReader,
         damages: Damages,
-        leading: Leading | None,
+        leading: LedPartitions | None,
         offload: Offload,
     ) -> None:
         self._metadata = metadata

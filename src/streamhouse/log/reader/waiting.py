@@ -18,7 +18,7 @@ from typing import Final
 
 from streamhouse.core.errors import NotLeader, StreamHouseError
 from streamhouse.core.ids import PartitionKey
-from streamhouse.log.reader.protocols import Leading
+from streamhouse.log.reader.protocols import LedPartitions
 from streamhouse.log.reader.views import PartitionView, Views, Waiter
 from streamhouse.metadata.contract import Change, ChangeKind, MetadataStore
 
@@ -76,7 +76,7 @@ class Wakeups:
         *,
         metadata: MetadataStore,
         views: Views,
-        leading: Leading | None,
+        leading: LedPartitions | None,
         end_of: Callable[[PartitionView], int],
         recheck_interval_ms: int,
     ) -> None:
@@ -153,7 +153,7 @@ class Wakeups:
             view.watch = asyncio.create_task(self._watch_leader(self._leading, view), name="reader-watch")
             self._watched[view] = False
 
-    async def _watch_leader(self, leading: Leading, view: PartitionView) -> None:
+    async def _watch_leader(self, leading: LedPartitions, view: PartitionView) -> None:
         try:
             while (partition := leading.partition(view.key)) is not None:
                 end = partition.visible_end

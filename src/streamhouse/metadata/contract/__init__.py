@@ -4,7 +4,7 @@
 ``metadata/sqlite`` and ``metadata/postgres``; one suite (tests/metadata) runs against each.
 """
 
-from streamhouse.metadata.contract.agents import HTTP_LISTENER, KAFKA_LISTENER, Agent, AgentInfo, Agents
+from streamhouse.metadata.contract.agents import HTTP_LISTENER, KAFKA_LISTENER, AgentInfo, Agents, RegisteredAgent
 from streamhouse.metadata.contract.definitions import Definition, Definitions, WantedState
 from streamhouse.metadata.contract.groups import (
     CommittedOffset,
@@ -84,7 +84,6 @@ __all__ = [
     "SEGMENT_V1",
     "AcquireOutcome",
     "AcquireVerdict",
-    "Agent",
     "AgentInfo",
     "Agents",
     "BatchOutcome",
@@ -136,6 +135,7 @@ __all__ = [
     "ProducerBatch",
     "ProducerPage",
     "ProducerState",
+    "RegisteredAgent",
     "RenewOutcome",
     "ScanRange",
     "SliceOutcome",

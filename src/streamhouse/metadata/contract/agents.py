@@ -29,7 +29,7 @@ class AgentInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agent:
+class RegisteredAgent:
     agent_id: str
     incarnation: UUID | None
     """None for a row that an operator wrote by hand."""
@@ -46,7 +46,7 @@ class Agent:
 
 class Agents(ABC):
     @abstractmethod
-    async def register_agent(self, info: AgentInfo) -> Agent:
+    async def register_agent(self, info: AgentInfo) -> RegisteredAgent:
         """Upsert. Another incarnation takes the id over and resets ``started_at``; the former one's heartbeats
         and acquisitions are refused from then on, and it cannot register again: an incarnation that has been replaced
         or deregistered (the last eight of an agent id are remembered) raises AgentSuperseded. Raises LimitExceeded,
@@ -64,5 +64,7 @@ class Agents(ABC):
         late must not take a lease from its successor (R20). Leases are not touched."""
 
     @abstractmethod
-    async def list_agents(self, *, alive_within_ms: int | None = None, agent_group: str | None = None) -> list[Agent]:
+    async def list_agents(
+        self, *, alive_within_ms: int | None = None, agent_group: str | None = None
+    ) -> list[RegisteredAgent]:
         """By agent id. ``alive_within_ms``: only those with a heartbeat that recent by the store's clock."""

@@ -7,7 +7,7 @@ from typing import Final
 from uuid import UUID
 
 from streamhouse.metadata import checks
-from streamhouse.metadata.contract import Agent, AgentInfo
+from streamhouse.metadata.contract import AgentInfo, RegisteredAgent
 from streamhouse.metadata.postgres.database import Database
 from streamhouse.metadata.rows.agents import AgentRows, address_of
 
@@ -17,7 +17,7 @@ _REGISTER: Final = "SELECT * FROM sh_register_agent($1, $2, $3, $4, $5, $6::text
 class PostgresAgents(AgentRows):
     _database: Database
 
-    async def register_agent(self, info: AgentInfo) -> Agent:
+    async def register_agent(self, info: AgentInfo) -> RegisteredAgent:
         checks.check_agent(info)
         metadata, listeners = dict(info.metadata), dict(info.listeners)
         row = await self._database.fetchrow(
@@ -31,7 +31,7 @@ class PostgresAgents(AgentRows):
             json.dumps(listeners),
         )
         assert row is not None
-        return Agent(
+        return RegisteredAgent(
             agent_id=info.agent_id,
             incarnation=info.incarnation,
             node_id=row["node_id"],

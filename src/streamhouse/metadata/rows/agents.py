@@ -15,7 +15,7 @@ from uuid import UUID
 
 from streamhouse.core.errors import AgentNotFound, AgentSuperseded
 from streamhouse.metadata import checks
-from streamhouse.metadata.contract import KAFKA_LISTENER, Agent, Agents
+from streamhouse.metadata.contract import KAFKA_LISTENER, Agents, RegisteredAgent
 from streamhouse.metadata.rows.layer import Row, RowStore, RowTx, optional_uuid
 
 _NOT_LISTENING: Final = "not-listening:0"  # what an agent without a Kafka listener has always written
@@ -48,12 +48,14 @@ class AgentRows(RowStore, Agents):
             raise AgentSuperseded(f"a newer incarnation of agent {agent_id} is registered")
         raise AgentNotFound(f"agent {agent_id} is not registered", hint="register it again")
 
-    async def list_agents(self, *, alive_within_ms: int | None = None, agent_group: str | None = None) -> list[Agent]:
+    async def list_agents(
+        self, *, alive_within_ms: int | None = None, agent_group: str | None = None
+    ) -> list[RegisteredAgent]:
         checks.check_duration(alive_within_ms or 0, "a liveness timeout")
         return [_to_agent(row) for row in await self._fetch(_LIST, alive_within_ms, agent_group)]
 
 
-async def read_agent(tx: RowTx, agent_id: str) -> Agent:
+async def read_agent(tx: RowTx, agent_id: str) -> RegisteredAgent:
     """An agent that was registered in this very transaction."""
     row = await tx.fetchrow(f"{_SELECT} WHERE a.agent_id = $1", agent_id)
     assert row is not None
@@ -72,8 +74,8 @@ def _listeners(address: str, stored: str | None) -> Mapping[str, str]:
     return {KAFKA_LISTENER: address}
 
 
-def _to_agent(row: Row) -> Agent:
-    return Agent(
+def _to_agent(row: Row) -> RegisteredAgent:
+    return RegisteredAgent(
         agent_id=row["agent_id"],
         incarnation=optional_uuid(row["incarnation"]),
         node_id=row["node_id"],

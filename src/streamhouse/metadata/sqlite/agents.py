@@ -8,7 +8,7 @@ from uuid import UUID
 
 from streamhouse.core.errors import AgentSuperseded
 from streamhouse.metadata import checks
-from streamhouse.metadata.contract import Agent, AgentInfo
+from streamhouse.metadata.contract import AgentInfo, RegisteredAgent
 from streamhouse.metadata.rows.agents import address_of, read_agent
 from streamhouse.metadata.rows.layer import optional_uuid
 from streamhouse.metadata.sqlite.dialect import SqliteRowTx, run_now
@@ -28,7 +28,7 @@ _UPSERT: Final = """
         incarnation = excluded.incarnation"""
 
 
-def register_agent(tx: Tx, info: AgentInfo) -> Agent:
+def register_agent(tx: Tx, info: AgentInfo) -> RegisteredAgent:
     checks.check_agent(info)
     refuse_superseded(tx, info.agent_id, info.incarnation)
     before = tx.row("SELECT incarnation FROM agents WHERE agent_id = ?", (info.agent_id,))

@@ -32,7 +32,7 @@ Text = Annotated[str, Meta(min_length=1, max_length=4_096)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class DocumentProblem:
     path: Path
     message: str
     hint: str = ""
@@ -46,7 +46,7 @@ class Problem:
 class Document(msgspec.Struct, frozen=True, kw_only=True):
     """A mapping with known keys. Other keys are refused."""
 
-    def contradictions(self) -> Iterator[Problem]:
+    def contradictions(self) -> Iterator[DocumentProblem]:
         """Fields that are right by themselves and wrong together. Paths begin at this document."""
         return iter(())
 
@@ -71,14 +71,14 @@ class KeyRule:
 _NO_RULE: Final = KeyRule()
 
 
-def read(kind: type[D], document: object) -> tuple[D | None, list[Problem]]:
+def read(kind: type[D], document: object) -> tuple[D | None, list[DocumentProblem]]:
     """The struct; or None and the problems."""
-    problems: list[Problem] = []
+    problems: list[DocumentProblem] = []
     found = _value(kind, document, (), problems)
     return (None if problems else found), problems
 
 
-def _value(kind: Any, value: Any, path: Path, problems: list[Problem]) -> Any:
+def _value(kind: Any, value: Any, path: Path, problems: list[DocumentProblem]) -> Any:
     """None if there were problems."""
     if value is None and NoneType in get_args(kind):
         return None
@@ -96,21 +96,23 @@ def _value(kind: Any, value: Any, path: Path, problems: list[Problem]) -> Any:
         if rule.check is not None and len(problems) == count:
             rule.check(value)
     except (ConfigError, InvalidRequest) as error:
-        problems.append(Problem(path=path, message=error.message, hint=error.hint or rule.example))
+        problems.append(DocumentProblem(path=path, message=error.message, hint=error.hint or rule.example))
     return value if len(problems) == count else None
 
 
-def _document(kind: type[D], value: Any, path: Path, problems: list[Problem]) -> D | None:
+def _document(kind: type[D], value: Any, path: Path, problems: list[DocumentProblem]) -> D | None:
     given, fields = _items(value), {field.encode_name: field for field in msgspec.structs.fields(kind)}
     found, count = dict[str, Any](), len(problems)
     for name, field in fields.items():
         if given.get(name) is not None:
             found[field.name] = _value(field.type, given[name], (*path, name), problems)
         elif field.required:
-            problems.append(Problem(path=path, message=f"{name} is missing", hint=_unwrapped(field.type)[1].example))
+            problems.append(
+                DocumentProblem(path=path, message=f"{name} is missing", hint=_unwrapped(field.type)[1].example)
+            )
     for name in [name for name in given if name not in fields]:
         hint = did_you_mean(name, fields, otherwise=f"known here: {', '.join(sorted(fields))}")
-        problems.append(Problem(path=(*path, name), message=f"there is no {name[:80]!r} here", hint=hint))
+        problems.append(DocumentProblem(path=(*path, name), message=f"there is no {name[:80]!r} here", hint=hint))
     if len(problems) > count:
         return None
     made = kind(**found)
@@ -118,7 +120,7 @@ def _document(kind: type[D], value: Any, path: Path, problems: list[Problem]) ->
     return made
 
 
-def _mapping(kind: Any, value: Any, path: Path, problems: list[Problem]) -> dict[str, Any]:
+def _mapping(kind: Any, value: Any, path: Path, problems: list[DocumentProblem]) -> dict[str, Any]:
     key_kind, value_kind = get_args(kind)
     found: dict[str, Any] = {}
     for name, each in _items(value).items():

@@ -88,7 +88,7 @@ class Batch:
         return Progress(generation=self.generation, query_id=self.query_id, batch_id=self.batch_id, position=self.end)
 
 
-class BatchVerdict(Enum):
+class BatchCheck(Enum):
     WRITE = "write"
     SKIP = "skip"
 
@@ -113,22 +113,22 @@ def read_progress(text: str) -> Progress:
         raise CorruptDocument(f"a target's progress cannot be read: {text[:200]!r}") from error
 
 
-def decide(stored: Progress | None, batch: Batch) -> BatchVerdict:
+def decide(stored: Progress | None, batch: Batch) -> BatchCheck:
     """What is to be done with ``batch``. Raises BatchRegressed."""
     if stored is not None and stored.generation > batch.generation:
         raise _refused(batch, "the definition was reset meanwhile", hint="stop this runner: it runs an old definition")
     if stored is None or stored.generation < batch.generation:
         if batch.batch_id == 0:
-            return BatchVerdict.WRITE
+            return BatchCheck.WRITE
         raise _refused(batch, "the target does not have the batches before it")
     if (stored.query_id, stored.batch_id) == (batch.query_id, batch.batch_id):
         if matches(stored.position, batch.end):
-            return BatchVerdict.SKIP
+            return BatchCheck.SKIP
         # A restored checkpoint numbers its batches anew: another one of this number must not be dropped (R8).
         raise _refused(batch, "the target has another batch of that number")
     is_later = stored.query_id != batch.query_id or batch.batch_id > stored.batch_id
     if is_later and matches(stored.position, batch.start):
-        return BatchVerdict.WRITE
+        return BatchCheck.WRITE
     raise _refused(batch, f"it does not begin where the target stands (batch {stored.batch_id})")
 
 

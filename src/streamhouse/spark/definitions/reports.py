@@ -17,7 +17,7 @@ STALE_MS: Final = 30_000
 """A runner reports every few seconds. One that has not reported for this long has died."""
 
 
-class State(StrEnum):
+class RunState(StrEnum):
     STARTING = "starting"
     RUNNING = "running"
     FAILED = "failed"
@@ -35,7 +35,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    state: State = State.STOPPED
+    state: RunState = RunState.STOPPED
     runner: str = ""
     """The id of the runner: host and process."""
     batch: int | None = None
@@ -77,7 +77,7 @@ def read_report(text: str) -> Report:
     try:
         document: Mapping[str, Any] = json.loads(text) if text else {}
         return Report(
-            state=State(document.get("state", State.STOPPED)),
+            state=RunState(document.get("state", RunState.STOPPED)),
             runner=str(document.get("runner", "")),
             batch=document.get("batch"),
             rows=int(document.get("rows", 0)),

@@ -21,7 +21,7 @@ from streamhouse.metadata.contract import WantedState
 from streamhouse.spark.connection import Connection
 from streamhouse.spark.definitions.catalog import Catalog, DefinitionKind, S, Stored
 from streamhouse.spark.definitions.claims import Claims, claim_name
-from streamhouse.spark.definitions.reports import Report, State
+from streamhouse.spark.definitions.reports import Report, RunState
 from streamhouse.spark.definitions.supervised import Explain, Running, Supervised
 
 LOG: Final = logging.getLogger("streamhouse.definitions")
@@ -154,7 +154,7 @@ class Runner(Generic[S]):
         return is_wanted or not known.is_idle
 
     def _raise_failure(self, known: Supervised[S]) -> None:
-        if known.report.state is State.FAILED:
+        if known.report.state is RunState.FAILED:
             if isinstance(known.refusal, StreamHouseError):
                 raise known.refusal
             raise StreamHouseError(f"{known.stored.name}: {known.report.error}")

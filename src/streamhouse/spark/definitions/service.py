@@ -66,7 +66,7 @@ def place_of(settings: Settings, checkpoints: str | None = None) -> Place:
     return Place(address_options={name: value for name, value in options.items() if value}, checkpoints=root)
 
 
-class Service(ABC, Generic[S]):
+class DefinitionService(ABC, Generic[S]):
     """The definitions of one kind. A subclass starts their queries."""
 
     def __init__(self, kind: DefinitionKind[S], place: Place) -> None:

@@ -21,7 +21,7 @@ from streamhouse.core.backoff import Backoff
 from streamhouse.core.clock import Clock
 from streamhouse.metadata.contract import WantedState
 from streamhouse.spark.definitions.catalog import S, Stored
-from streamhouse.spark.definitions.reports import Report, State, lag_of, read_report
+from streamhouse.spark.definitions.reports import Report, RunState, lag_of, read_report
 
 LOG: Final = logging.getLogger("streamhouse.definitions")
 
@@ -116,7 +116,7 @@ class Supervised(Generic[S]):
 
     def _begin(self) -> None:
         self._runs, self._started_ms = self.stored, self._clock.boot_ms()
-        self.report = replace(self.report, state=State.STARTING, retry_at_ms=None)
+        self.report = replace(self.report, state=RunState.STARTING, retry_at_ms=None)
         self._starting = self._starts.submit(self._start, self.stored)
 
     def _look_at_start(self) -> None:
@@ -129,7 +129,7 @@ class Supervised(Generic[S]):
             self._failed(self._explain(error))
             return
         self._running = starting.result()
-        self.report = replace(self.report, state=State.RUNNING, rows=0, batch=None)
+        self.report = replace(self.report, state=RunState.RUNNING, rows=0, batch=None)
         self._tell(f"started {self._running.resumed}")
 
     def _look_at_query(self, running: Running, *, wanted: bool) -> None:
@@ -142,7 +142,7 @@ class Supervised(Generic[S]):
                 self._failed(failure)
             elif self._once or self._runs.ends:
                 self._finished = self._runs
-                self.report = replace(self.report, state=State.FINISHED, error="", failures=0)
+                self.report = replace(self.report, state=RunState.FINISHED, error="", failures=0)
                 self._tell("finished: everything there was is in the target")
             else:
                 self._failed("Spark has stopped the query")
@@ -157,7 +157,7 @@ class Supervised(Generic[S]):
         self._stopping = self._running = None
         if error is not None:
             self._tell(f"stopped with an error: {self._explain(error)}")
-        self.report = replace(self.report, state=State.STOPPED, rows_per_second=0.0, error="")
+        self.report = replace(self.report, state=RunState.STOPPED, rows_per_second=0.0, error="")
         self._tell("stopped")
 
     def _failed(self, why: str) -> None:
@@ -167,7 +167,7 @@ class Supervised(Generic[S]):
         self._retry_ms = self._clock.boot_ms() + wait_ms
         self.report = replace(
             self.report,
-            state=State.FAILED,
+            state=RunState.FAILED,
             failures=failures,
             error=why,
             rows_per_second=0.0,

@@ -18,7 +18,7 @@ from streamhouse.core.limits import MAX_DEFINITION_BYTES
 from streamhouse.core.suggest import did_you_mean
 from streamhouse.core.units import parse_duration
 from streamhouse.spark.definitions.catalog import DefinitionKind, Stored
-from streamhouse.spark.definitions.documents import Document, KeyRule, Problem, Text, read
+from streamhouse.spark.definitions.documents import Document, DocumentProblem, KeyRule, Text, read
 from streamhouse.spark.pipelines.spec import (
     BadRecords,
     Flag,
@@ -53,7 +53,7 @@ def check_pipeline_name(name: str) -> str:
     return name
 
 
-def parse_pipeline(document: object) -> tuple[PipelineSpec | None, list[Problem]]:
+def parse_pipeline(document: object) -> tuple[PipelineSpec | None, list[DocumentProblem]]:
     """The spec; or None and the problems."""
     found, problems = read(_Pipeline, document)
     return (None if found is None else _pipeline(found)), problems
@@ -155,11 +155,13 @@ class _Source(Document, frozen=True, kw_only=True):
     def chosen_format(self) -> Format:
         return self.format or (Format.TEXT if self.schema is None else Format.JSON)
 
-    def contradictions(self) -> Iterator[Problem]:
+    def contradictions(self) -> Iterator[DocumentProblem]:
         format = self.chosen_format()
         if (self.schema is not None) != (format is Format.JSON):
             said = "json needs a schema" if self.schema is None else f"{format.value} has no schema"
-            yield Problem(path=("format",), message=said, hint='schema: "id BIGINT, amount DOUBLE, at TIMESTAMP"')
+            yield DocumentProblem(
+                path=("format",), message=said, hint='schema: "id BIGINT, amount DOUBLE, at TIMESTAMP"'
+            )
 
 
 class _Target(Document, frozen=True, kw_only=True):
@@ -184,15 +186,17 @@ class _Pipeline(Document, frozen=True, kw_only=True):
     trigger: Annotated[Text, KeyRule(check=_trigger)] | None = None
     isolated: Flag = False
 
-    def contradictions(self) -> Iterator[Problem]:
+    def contradictions(self) -> Iterator[DocumentProblem]:
         if self.output_mode is OutputMode.APPEND:
             return
         if self.target.postgres is not None and not self.target.postgres.key:
             said = f"{self.output_mode.value} mode writes rows again, and an insert would double them"
-            yield Problem(path=("output_mode",), message=said, hint="set target.postgres.mode to upsert, and its key")
+            yield DocumentProblem(
+                path=("output_mode",), message=said, hint="set target.postgres.mode to upsert, and its key"
+            )
         if self.target.table is not None:
             said = "a table only grows: its mode is append"
-            yield Problem(path=("output_mode",), message=said, hint="output_mode: append")
+            yield DocumentProblem(path=("output_mode",), message=said, hint="output_mode: append")
 
 
 # From documents to specs.

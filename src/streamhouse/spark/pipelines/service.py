@@ -1,4 +1,4 @@
-"""Pipelines for the commands: what ``Service`` does, ``apply``, and a clean-up of progress when one is deleted."""
+"""Pipelines for the commands: ``DefinitionService`` with ``apply``, and a clean-up of progress after a deletion."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from streamhouse.core.errors import Conflict, DefinitionExists, StreamHouseError
 from streamhouse.metadata.contract import WantedState
 from streamhouse.spark.definitions.catalog import Catalog
-from streamhouse.spark.definitions.service import Place, Service
+from streamhouse.spark.definitions.service import DefinitionService, Place
 from streamhouse.spark.definitions.supervised import Running
 from streamhouse.spark.pipelines.parsing import PIPELINES, PROGRESS_KIND, StoredPipeline
 from streamhouse.spark.pipelines.spec import PipelineSpec, TargetKind
@@ -29,7 +29,7 @@ class Applied:
     changes: tuple[str, ...] = ()
 
 
-class Pipelines(Service[PipelineSpec]):
+class Pipelines(DefinitionService[PipelineSpec]):
     def __init__(self, place: Place) -> None:
         super().__init__(PIPELINES, place)
 

@@ -22,7 +22,7 @@ from streamhouse.core.errors import InvalidSetting
 from streamhouse.core.ids import check_topic_name
 from streamhouse.core.urls import mask_url
 from streamhouse.spark.address import is_address_option
-from streamhouse.spark.definitions.documents import Document, KeyRule, Problem, Text
+from streamhouse.spark.definitions.documents import Document, DocumentProblem, KeyRule, Text
 
 MAX_COLUMNS: Final = 1_600
 """The most columns that a row of PostgreSQL can have."""
@@ -181,13 +181,13 @@ class PostgresTarget(Document, frozen=True, kw_only=True):
 
     kind: ClassVar[TargetKind] = TargetKind.POSTGRES
 
-    def contradictions(self) -> Iterator[Problem]:
+    def contradictions(self) -> Iterator[DocumentProblem]:
         if (self.mode is TargetMode.UPSERT) != bool(self.key):
             said = "an insert has no key" if self.key else "an upsert needs a key"
-            yield Problem(path=("mode",), message=said, hint="key: [minute, product]")
+            yield DocumentProblem(path=("mode",), message=said, hint="key: [minute, product]")
         if self.order_by is not None and not self.key:
             said = "chooses between rows of one key, and there is no key"
-            yield Problem(path=("order_by",), message=said, hint="set key, or remove order_by")
+            yield DocumentProblem(path=("order_by",), message=said, hint="set key, or remove order_by")
 
     def to_document(self) -> dict[str, Any]:
         document: dict[str, Any] = {"url": self.url, "table": self.table, "mode": self.mode.value}

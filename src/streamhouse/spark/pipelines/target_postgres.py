@@ -20,7 +20,7 @@ from uuid import UUID
 
 from streamhouse.core.errors import ConfigError, InvalidSetting, TargetError, TargetUnavailable
 from streamhouse.core.urls import mask_url
-from streamhouse.spark.definitions.progress import Batch, BatchVerdict, Progress, decide, read_progress
+from streamhouse.spark.definitions.progress import Batch, BatchCheck, Progress, decide, read_progress
 from streamhouse.spark.definitions.targets import BatchPlan, LastFailure, batch_by_batch, by_value, compute_only
 from streamhouse.spark.pipelines import postgres_sql as sql
 from streamhouse.spark.pipelines.postgres_copy import RESULT, CopyPlan
@@ -75,14 +75,14 @@ class PostgresWriter:
     def write(self, rows: DataFrame, batch: Batch) -> None:
         with connected(self.url) as connection:
             first_look = decide(_progress(connection, self.pipeline_id), batch)
-        if first_look is BatchVerdict.SKIP:
+        if first_look is BatchCheck.SKIP:
             compute_only(rows)
             return
         attempts = self._copy(rows, batch.batch_id)
         with connected(self.url) as connection:
             with connection.transaction():
                 stored = _progress(connection, self.pipeline_id, lock=True)
-                if decide(stored, batch) is BatchVerdict.WRITE:
+                if decide(stored, batch) is BatchCheck.WRITE:
                     if attempts:
                         _run(connection, sql.insert(self.target, self.stage, self.columns), (attempts,))
                     _run(

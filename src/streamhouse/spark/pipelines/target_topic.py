@@ -24,7 +24,7 @@ from streamhouse.core.errors import BatchRegressed, CorruptDocument, DefinitionC
 from streamhouse.metadata.contract import MetadataStore, WantedState
 from streamhouse.spark.address import StoreAddress, resolve_address
 from streamhouse.spark.connection import connect
-from streamhouse.spark.definitions.progress import Batch, BatchVerdict, Progress, decide, read_progress
+from streamhouse.spark.definitions.progress import Batch, BatchCheck, Progress, decide, read_progress
 from streamhouse.spark.definitions.targets import BatchPlan, LastFailure, batch_by_batch, compute_only
 from streamhouse.spark.pipelines.parsing import PROGRESS_KIND
 from streamhouse.spark.pipelines.spec import TopicTarget
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class TopicWritePlan:
     """The document. ``before`` is the progress before version ``number`` is written, ``planned`` the progress after."""
 
     number: int
@@ -52,10 +52,10 @@ class Plan:
         )
 
 
-def read_plan(text: str) -> Plan:
+def read_plan(text: str) -> TopicWritePlan:
     try:
         document: dict[str, Any] = json.loads(text)
-        return Plan(
+        return TopicWritePlan(
             number=int(document["number"]),
             before=None if document["before"] is None else read_progress(document["before"]),
             planned=read_progress(document["planned"]),
@@ -65,13 +65,13 @@ def read_plan(text: str) -> Plan:
         raise CorruptDocument(f"a pipeline's progress cannot be read: {text[:200]!r}") from error
 
 
-def next_plan(found: Plan | None, stored: Progress | None, batch: Batch) -> Plan:
+def next_plan(found: TopicWritePlan | None, stored: Progress | None, batch: Batch) -> TopicWritePlan:
     """A repeated batch keeps the number of its first try. No two batches share a number."""
     number = 0
     if found is not None and found.planned.generation == batch.generation:
         same = (found.planned.query_id, found.planned.batch_id) == (batch.query_id, batch.batch_id)
         number = found.number if same else found.number + 1
-    return Plan(number=number, before=stored, planned=batch.done, finished=False)
+    return TopicWritePlan(number=number, before=stored, planned=batch.done, finished=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class TopicWriter:
     def write(self, rows: DataFrame, batch: Batch) -> None:
         connection = connect(self.address)
         ledger = connection.run(self._ledger())
-        if decide(connection.run(ledger.stored()), batch) is BatchVerdict.SKIP:
+        if decide(connection.run(ledger.stored()), batch) is BatchCheck.SKIP:
             compute_only(rows)
             connection.run(ledger.finish())
             return
@@ -109,7 +109,7 @@ class Ledger:
         self._metadata = metadata
         self._definition_id = definition_id
         self._topic = topic
-        self._found: Plan | None = None
+        self._found: TopicWritePlan | None = None
         self._version = 0
 
     async def load(self) -> None:
@@ -134,7 +134,7 @@ class Ledger:
         if not self._found.finished:
             await self._save(replace(self._found, finished=True))
 
-    async def _is_written(self, plan: Plan) -> bool:
+    async def _is_written(self, plan: TopicWritePlan) -> bool:
         if plan.finished:
             return True
         topic = await self._metadata.get_topic(self._topic)
@@ -142,7 +142,7 @@ class Ledger:
         last = await self._metadata.last_batch(app, topic.topic_id)
         return last is not None and last >= plan.number
 
-    async def _save(self, plan: Plan) -> None:
+    async def _save(self, plan: TopicWritePlan) -> None:
         name = self._definition_id.hex
         try:
             if self._found is None:

@@ -20,7 +20,7 @@ from streamhouse.core.errors import InvalidSetting
 from streamhouse.core.limits import MAX_CONFIG_FILE_BYTES
 from streamhouse.core.suggest import did_you_mean
 from streamhouse.metadata.contract import WantedState
-from streamhouse.spark.definitions.documents import Path, Problem
+from streamhouse.spark.definitions.documents import DocumentProblem, Path
 from streamhouse.spark.pipelines.parsing import parse_pipeline
 from streamhouse.spark.pipelines.spec import PipelineSpec
 
@@ -78,7 +78,7 @@ def _pipelines(document: Any, lines: _Lines, problems: list[tuple[int, str]]) ->
         yield WantedPipeline(spec=spec, wanted=None if wanted is None else WantedState(wanted), line=line)
 
 
-def _said(given: object, problem: Problem) -> str:
+def _said(given: object, problem: DocumentProblem) -> str:
     name = given.get("name") if isinstance(given, Mapping) else None
     return f"pipeline {name}: {problem}" if isinstance(name, str) else str(problem)
 

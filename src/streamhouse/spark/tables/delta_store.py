@@ -22,7 +22,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from streamhouse.core.clock import SystemClock
 from streamhouse.core.errors import CorruptDocument, InvalidSetting, NotFound
-from streamhouse.spark.definitions.progress import Batch, BatchVerdict, Progress, decide, read_progress
+from streamhouse.spark.definitions.progress import Batch, BatchCheck, Progress, decide, read_progress
 from streamhouse.spark.tables.columns import check_types, merged_schema, plain_schema
 from streamhouse.spark.tables.files import WrittenFile, bucket_column
 from streamhouse.spark.tables.leftovers import DATA, check_not_vacuumed
@@ -85,7 +85,7 @@ class DeltaStore(TableStore):
     def commit(self, batch: Batch, files: Sequence[WrittenFile]) -> bool:
         def attempt() -> bool:
             handle = self._load()
-            if decide(handle.progress, batch) is BatchVerdict.SKIP:
+            if decide(handle.progress, batch) is BatchCheck.SKIP:
                 return False
             check_not_vacuumed((file.path for file in files), handle.horizon_ms, self.location.url)
             added = added_columns(handle.schema, files)

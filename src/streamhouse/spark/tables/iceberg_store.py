@@ -27,7 +27,7 @@ from pyiceberg.types import NestedField
 from streamhouse.core.clock import SystemClock
 from streamhouse.core.errors import InvalidSetting, NotFound
 from streamhouse.core.randomness import SystemRandomness
-from streamhouse.spark.definitions.progress import Batch, BatchVerdict, Progress, decide, read_progress
+from streamhouse.spark.definitions.progress import Batch, BatchCheck, Progress, decide, read_progress
 from streamhouse.spark.tables.columns import check_types, merged_schema, plain_schema
 from streamhouse.spark.tables.files import WrittenFile, read_parquet, with_columns, write_parquet
 from streamhouse.spark.tables.leftovers import DATA, check_not_vacuumed, files_gone, new_name
@@ -148,7 +148,7 @@ class IcebergStore(TableStore):
         def attempt() -> bool:
             with _Catalog(self) as catalog:
                 table = self._load(catalog)
-                if decide(_progress(table), batch) is BatchVerdict.SKIP:
+                if decide(_progress(table), batch) is BatchCheck.SKIP:
                     return False
                 check_not_vacuumed((file.path for file in files), _horizon_ms(table), self.location.url)
                 known = _arrow_schema(table)

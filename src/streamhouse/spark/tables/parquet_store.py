@@ -28,7 +28,7 @@ from streamhouse.core.clock import SystemClock
 from streamhouse.core.errors import CorruptDocument, NotFound, ObjectExists, TableBusy
 from streamhouse.core.randomness import SystemRandomness
 from streamhouse.spark.connection import Connection
-from streamhouse.spark.definitions.progress import Batch, BatchVerdict, Progress, decide, read_progress
+from streamhouse.spark.definitions.progress import Batch, BatchCheck, Progress, decide, read_progress
 from streamhouse.spark.tables.columns import check_types, ddl_of, merged_schema, parse_schema
 from streamhouse.spark.tables.files import WrittenFile, bucket_directory, read_parquet, with_columns, write_parquet
 from streamhouse.spark.tables.leftovers import DATA, UNFINISHED, check_not_vacuumed, files_gone, new_name
@@ -126,7 +126,7 @@ class ParquetStore(TableStore):
         def attempt() -> bool:
             nonlocal moved_at
             entry = self._need()
-            if decide(_progress(entry), batch) is BatchVerdict.SKIP:
+            if decide(_progress(entry), batch) is BatchCheck.SKIP:
                 return False
             check_not_vacuumed((file.path for file in files), entry.horizon_ms, self.location.url)
             schema = merged_schema(entry.schema, added_columns(entry.schema, files))

@@ -1,4 +1,4 @@
-"""Tables for the commands: what ``Service`` does, and facts, compaction and vacuum of the tables themselves.
+"""Tables for the commands: what ``DefinitionService`` does, and facts, compaction and vacuum of the tables themselves.
 
 The table formats are imported when a table is opened: a listing must work where they are not installed.
 """
@@ -14,7 +14,7 @@ from streamhouse.core.errors import InvalidSetting, TopicNotFound
 from streamhouse.core.ids import TopicId, check_topic_name
 from streamhouse.core.units import format_duration
 from streamhouse.metadata.contract import MetadataStore, NewTopic, Topic, WantedState
-from streamhouse.spark.definitions.service import Place, Service
+from streamhouse.spark.definitions.service import DefinitionService, Place
 from streamhouse.spark.definitions.supervised import Running
 from streamhouse.spark.offsets import offsets_document
 from streamhouse.spark.tables.spec import TABLES, PartitionBy, StorageSpec, StoredTable, TableFormat, TableSpec
@@ -44,7 +44,7 @@ def storage_of(format: str, location: str, partition_by: str, catalog: str) -> S
     )
 
 
-class Tables(Service[TableSpec]):
+class Tables(DefinitionService[TableSpec]):
     def __init__(self, place: Place) -> None:
         super().__init__(TABLES, place)
 

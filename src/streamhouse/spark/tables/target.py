@@ -17,7 +17,7 @@ import pyarrow as pa
 from streamhouse.core.errors import InvalidSetting
 from streamhouse.spark import sink
 from streamhouse.spark.address import StoreAddress, resolve_address
-from streamhouse.spark.definitions.progress import Batch, BatchVerdict, Progress, decide
+from streamhouse.spark.definitions.progress import Batch, BatchCheck, Progress, decide
 from streamhouse.spark.definitions.targets import BatchPlan, LastFailure, batch_by_batch, by_value, compute_only
 from streamhouse.spark.tables.columns import check_types, ddl_of, name_fault, plain_schema
 from streamhouse.spark.tables.opening import open_table
@@ -54,7 +54,7 @@ class TableWriter:
     def write(self, rows: DataFrame, batch: Batch) -> None:
         store = open_table(self.storage, self.address)
         standing = store.look()
-        if decide(standing.progress, batch) is BatchVerdict.SKIP:
+        if decide(standing.progress, batch) is BatchCheck.SKIP:
             compute_only(rows)
             return
         dead_letters = self._dead_letters(batch)

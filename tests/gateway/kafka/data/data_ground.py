@@ -21,7 +21,7 @@ from streamhouse.broker.reads import Reads
 from streamhouse.broker.writers import LeaderlessWriter, LeasedWriter
 from streamhouse.broker.writes import Writes
 from streamhouse.core.ids import PartitionKey
-from streamhouse.gateway.kafka.api import Call, Client, ServerMemory, apis
+from streamhouse.gateway.kafka.api import Call, ClientConnection, ServerMemory, apis
 from streamhouse.gateway.kafka.handlers import (  # noqa: F401 -- they register themselves
     api_00_produce,
     api_01_fetch,
@@ -65,12 +65,16 @@ class Ground:
         self.view.learned(topic)
         return topic
 
-    def start(self, api_key: int, version: int, fields: Mapping[str, Any], *, client: Client | None = None) -> Any:
+    def start(
+        self, api_key: int, version: int, fields: Mapping[str, Any], *, client: ClientConnection | None = None
+    ) -> Any:
         """What the handler returns: buffers, something to await, or None."""
         body = bytearray(write_request(api_key, version, fields))
         return self.start_bytes(api_key, version, body, client=client)
 
-    def start_bytes(self, api_key: int, version: int, body: bytearray, *, client: Client | None = None) -> Any:
+    def start_bytes(
+        self, api_key: int, version: int, body: bytearray, *, client: ClientConnection | None = None
+    ) -> Any:
         api = apis()[api_key]
         call = Call(
             api_key=api_key,
@@ -90,7 +94,9 @@ class Ground:
     async def _cold(self, answer: Any, api_key: int, version: int) -> Any:
         return (write_response(api_key, version, await answer),)
 
-    async def ask(self, api_key: int, version: int, fields: Mapping[str, Any], *, client: Client | None = None) -> Any:
+    async def ask(
+        self, api_key: int, version: int, fields: Mapping[str, Any], *, client: ClientConnection | None = None
+    ) -> Any:
         """The response as a Message; None where there is none."""
         return await self.answer(api_key, version, self.start(api_key, version, fields, client=client))
 
@@ -119,8 +125,8 @@ class Ground:
         return response.responses[0].partitions[0]
 
 
-def new_client() -> Client:
-    return Client(host="127.0.0.1", listener="default")
+def new_client() -> ClientConnection:
+    return ClientConnection(host="127.0.0.1", listener="default")
 
 
 def batch_of(*values: bytes | None, base_ms: int | None = None, **more: Any) -> bytes:

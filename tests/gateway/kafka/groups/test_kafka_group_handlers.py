@@ -19,7 +19,7 @@ from streamhouse.core.errors import MetadataUnavailable, TopicNotFound
 from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.core.limits import COORDINATOR_SLOTS
 from streamhouse.core.randomness import SeededRandomness
-from streamhouse.gateway.kafka.api import Call, Client, ServerMemory, apis
+from streamhouse.gateway.kafka.api import Call, ClientConnection, ServerMemory, apis
 from streamhouse.gateway.kafka.handlers import register_all
 from streamhouse.gateway.kafka.wire.message import Message
 from streamhouse.gateway.kafka.wire.schema import read_request, read_response, write_request, write_response
@@ -109,7 +109,7 @@ class Broker:
             api_key=key,
             version=version,
             correlation_id=1,
-            client=Client(host="10.0.0.1", listener="inside", client_id="tester"),
+            client=ClientConnection(host="10.0.0.1", listener="inside", client_id="tester"),
             broker=parts,
             memory=ServerMemory(SystemClock(), max_fetch_sessions=0),
         )

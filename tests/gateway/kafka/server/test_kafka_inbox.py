@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamhouse.core.errors import MalformedRequest
-from streamhouse.gateway.kafka.answers import OWN_WRITE_BYTES, Answers, Slot, coalesce
+from streamhouse.gateway.kafka.answers import OWN_WRITE_BYTES, Answers, AnswerSlot, coalesce
 from streamhouse.gateway.kafka.inbox import SCRATCH_BYTES, Inbox, ReceiveBuffers
 
 MIB = 1 << 20
@@ -101,7 +101,7 @@ def test_answers_leave_in_the_order_of_their_requests(order: list[int]) -> None:
     answers = Answers()
     slots = []
     for _ in range(6):
-        slots.append(Slot(api_key=0, correlation_id=0, flexible=False, request_bytes=0))
+        slots.append(AnswerSlot(api_key=0, correlation_id=0, flexible=False, request_bytes=0))
         answers.slots.append(slots[-1])
     answers.put([b"last"])
     left: list[bytes] = []
