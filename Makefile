@@ -27,7 +27,7 @@ setup-services:
 run: setup ## the platform on embedded defaults, with the demo topics; Ctrl-C stops it (ARGS=…)
 	@$(VENV)/streamhouse dev --demo $(ARGS)
 
-demo: setup ## three agents, a death and a departure, told step by step (ARGS=…)
+demo: setup ## three agents share partitions; one is killed and one stops; shown step by step (ARGS=…)
 	@$(VENV)/streamhouse demo $(ARGS)
 
 test: setup-services ## every test, on a real PostgreSQL and a real S3 server (ARGS=…, WORKERS=1, S3=minio)
@@ -43,7 +43,7 @@ test-kill: setup-services ## kill -9 a hundred times each, single nodes and flee
 fuzz: setup ## FRAMES=n mutated Kafka requests, a million if not said, sent to servers in processes of their own (SEED=…)
 	@FRAMES=$${FRAMES:-1000000} $(VENV)/python -m pytest tests/gateway/kafka/fuzz --timeout 14400 --capture no $(ARGS)
 
-test-spark: setup-services ## Spark under fire: driver, executor, leader and connections killed while a stream writes (SPARK_KILLS=…)
+test-spark: setup-services ## the Spark tests, with driver, executor, leader and connections killed while a stream writes (SPARK_KILLS=…)
 	@SPARK_KILLS=$${SPARK_KILLS:-10} $(VENV)/python -m pytest tests/spark $(ARGS)
 
 sim: setup ## SEEDS=n seeds of the simulator: virtual time, every fault (ARGS="--seed 7 --trace" replays one)

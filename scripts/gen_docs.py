@@ -101,7 +101,7 @@ slashes and an absolute, percent-encoded path: `file:///srv/objects`.
 **Booleans** are `true` or `false`; the environment also takes `1` and `0`, `yes` and `no`, `on` and `off`. As flags:
 `--store-path-style` and `--no-store-path-style`.
 
-Promised by the source documents under another name:
+Another name for a setting:
 
 {aliases}
 
@@ -166,8 +166,9 @@ Different from Kafka, on purpose: `retention.ms` is 24 hours by default (Kafka: 
 
 ## With an effect
 
-The checks above are made by every part that takes configs. Records are treated accordingly by the broker and by
-maintenance, as far as this release has them: see [limits](../limits.md).
+All values are checked. Compaction and retention are **not built yet**, so `retention.*`, `delete.retention.ms`,
+`min.cleanable.dirty.ratio`, `min.compaction.lag.ms` and `max.compaction.lag.ms` have no effect in this release, and
+`cleanup.policy=compact` only means that every record needs a key: see [limits](../limits.md).
 
 {table(["name", "type", "default", "valid", "meaning"], active_rows)}
 
@@ -202,7 +203,7 @@ def errors_page() -> str:
     ]
     return f"""# Errors
 
-Whatever goes wrong is one of these, on every front door. A message says what and where; the hint in parentheses says
+Every error is one of these, in every front end. A message says what and where; the hint in parentheses says
 what to do next. *Retry* means that the same call may succeed later.
 
 ```

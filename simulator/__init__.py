@@ -13,6 +13,6 @@ clients.py    a client and what it knows; connections.py     errands.py     oper
 producers.py, readers.py, sinks.py   applications            sending.py     what producer clients share
 java.py, librdkafka.py, plain.py     behaviour of clients
 history.py    what happened (plain data)                     evidence.py    what is left (plain data)
-checker.py    the judge; rawbytes.py reads bytes for it
+checker.py    finds anomalies; rawbytes.py reads bytes for it
 mutants.py    broken variants that must be found (mutant.py, mutants_*.py)
 """

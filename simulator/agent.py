@@ -229,7 +229,7 @@ class SimAgent:
 
     def _wal_failed(self, lane: Lane, why: str) -> None:
         if errno.errorcode[errno.ENOSPC] in why and self.wanted:
-            self.world.trouble(f"{lane.name}: a full disk ends the process: {why}")
+            self.world.problem(f"{lane.name}: a full disk ends the process: {why}")
         self._ends(lane, why)
 
     def _started(self, task: asyncio.Task[None]) -> None:
@@ -246,7 +246,7 @@ class SimAgent:
             self.world.note(f"{lane.name} is up")
         except CorruptData as error:
             if not self.rotten:
-                self.world.trouble(f"{lane.name} refuses its own WAL: {error}")
+                self.world.problem(f"{lane.name} refuses its own WAL: {error}")
             self.world.loop.world.call_later(0, self.lose_disk)
             self._ends(lane, f"its WAL is damaged: {error}")
         except (StreamHouseError, OSError) as error:
@@ -289,7 +289,7 @@ class SimAgent:
         self._watch_appends(log)
         wrong = self._ledger.judge((frame.lsn, frame.payload) for frame in recovered.frames())
         if wrong and not self.rotten:
-            world.trouble(f"{lane.name}: the WAL: {'; '.join(wrong)}")
+            world.problem(f"{lane.name}: the WAL: {'; '.join(wrong)}")
         for key, frames in held_by_partition(recovered.frames()).items():
             log.hold_frames(key, frames)
         await log.check_held_frames()
@@ -482,7 +482,7 @@ class SimAgent:
                 for batch in batches_in(bytes(run)):
                     records += ((batch.base_offset + place, value) for place, value in enumerate(batch.values))
         except Unreadable as error:
-            self.world.trouble(f"{self.name} serves from offset {offset} of {key} what is no batch: {error}")
+            self.world.problem(f"{self.name} serves from offset {offset} of {key} what is no batch: {error}")
             return []
         return [(at, value) for at, value in records if at >= offset]
 

@@ -44,7 +44,7 @@ class Kind(StrEnum):
     BAD_OBJECT = "bad object"
     UNSTABLE_READ = "unstable read"
     VANISHED = "vanished"
-    TROUBLE = "trouble"
+    PROBLEM = "problem"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Anomaly:
 
 def check(history: History, left: Leftovers) -> list[Anomaly]:
     """Every anomaly found; empty is a pass."""
-    found = [Anomaly(kind=Kind.TROUBLE, key=None, detail=trouble) for trouble in history.troubles]
+    found = [Anomaly(kind=Kind.PROBLEM, key=None, detail=problem) for problem in history.problems]
     by_key: defaultdict[Key, list[Write]] = defaultdict(list)
     for write in history.writes:
         by_key[write.key].append(write)

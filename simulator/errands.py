@@ -88,7 +88,7 @@ class Errands:
                 continue
             still_leads = write.epoch == state.leader_epoch or self.world.history.wal_is_durable
             if still_leads and write.base_offset >= state.high_watermark:
-                self.world.trouble(
+                self.world.problem(
                     f"a flush asked for at {asked_ms:.0f} ms is done, but {write.values[0]!r}, acknowledged at"
                     f" {write.base_offset}, is beyond the watermark {state.high_watermark}"
                 )

@@ -166,5 +166,5 @@ class History:
     """Records that were below the log start when it was raised, as they were then."""
     store_clock_set_ms: list[float] = field(default_factory=list)
     """When the metadata's clock was set forward: leases ran out early, which no local deadline can know."""
-    troubles: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
     """What did not end, or broke: uncaught exceptions, a log that stays closed."""

@@ -143,7 +143,7 @@ class JavaSession(Session):
             each.sent for each in self._of(batch).tracked if each.number > batch.number
         )
         if forgotten and not (self._excused or overtaken or self.world.lost_commits):
-            self.world.trouble(f"{batch.write.producer}: the log has forgotten what it acknowledged: {error}")
+            self.world.problem(f"{batch.write.producer}: the log has forgotten what it acknowledged: {error}")
         self._rewind[batch.key] = None
 
     def _complete(self, batch: Batch, appended: Appended | None) -> None:

@@ -140,7 +140,7 @@ class LibrdkafkaSession(Session):
             self._disagrees(batch, error)
         else:
             if not (self._excused or self.world.lost_commits):
-                self.world.trouble(
+                self.world.problem(
                     f"{batch.write.producer} raises its epoch for a follower of a refused batch: {error}"
                 )
             self._queue_again(partition, batch)
@@ -163,7 +163,7 @@ class LibrdkafkaSession(Session):
     def _complain(self, batch: Batch, error: StreamHouseError) -> None:
         """Also of a log that forgets idle producers: it takes whatever comes first of them."""
         if not (self._excused or self.world.lost_commits):
-            self.world.trouble(f"{batch.write.producer}: the log has forgotten what it acknowledged: {error}")
+            self.world.problem(f"{batch.write.producer}: the log has forgotten what it acknowledged: {error}")
 
     def _expire(self) -> None:
         """Give up what is too old and not in flight. What was sent may be in the log, so the epoch goes up."""

@@ -110,7 +110,7 @@ MUTANTS = (
         name="lost intent counts as written",
         rule="R23",
         story="a driver takes an intent that is gone for complete, also when the metadata has lost it",
-        shows_as=frozenset({Kind.TROUBLE}),
+        shows_as=frozenset({Kind.PROBLEM}),
         breaks=_gone_is_complete,
         applies=lambda scenario: _with_sinks(scenario) and Mischief.LOSSY_METADATA in scenario.mischief,
     ),

@@ -36,7 +36,7 @@ class Nemesis:
         self._healed = False
 
     def set_weather(self) -> None:
-        """The scenario's constant share of trouble."""
+        """The scenario's constant rate of faults."""
         scenario = self.world.scenario
         for agent in self.world.agents:
             for weather in (agent.metadata_weather, agent.store_weather):
@@ -75,7 +75,7 @@ class Nemesis:
         return self.dice.pick(self.world.agents)
 
     def heal(self) -> None:
-        """No more trouble from here on; what was sent before may still arrive late."""
+        """No more faults from here on; what was sent before may still arrive late."""
         self.world.note("everything heals")
         self._healed = True
         for agent in self.world.agents:

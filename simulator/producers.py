@@ -23,7 +23,7 @@ from streamhouse.core.ids import PartitionKey
 
 _MOMENT_MS: Final = 10.0
 _AGAIN_MS: Final = 150.0
-_PATIENCE_MS: Final = 40_000.0
+_RETRY_LIMIT_MS: Final = 40_000.0
 """After everything has healed; a producer that still cannot write by then has met a bug."""
 _RECORD_OVERHEAD_BYTES: Final = 8
 _SILENT: Final = 0.3
@@ -93,11 +93,11 @@ class Producer:
             if dies_s is not None and not self.world.over:
                 self.world.note(f"{self._name()} ends without waiting for {len(session.unfinished)} batches")
                 return
-            if self._is_out_of_patience():
+            if self._has_retried_too_long():
                 stuck = next(iter(session.unfinished), None)
                 if stuck is not None:
                     what = f"{stuck.write.values[0]}: {stuck.write.error}"
-                    self.world.trouble(f"{self._name()} cannot write {what}")
+                    self.world.problem(f"{self._name()} cannot write {what}")
                 return
         sending.result()
 
@@ -152,11 +152,11 @@ class Producer:
     def _name(self) -> str:
         return f"{self.client.name}.{self._sessions}"
 
-    def _is_out_of_patience(self) -> bool:
+    def _has_retried_too_long(self) -> bool:
         if not self.world.over:
             return False
         if self._give_up_ms is None:
-            self._give_up_ms = self.world.now_ms() + _PATIENCE_MS
+            self._give_up_ms = self.world.now_ms() + _RETRY_LIMIT_MS
         return self.world.now_ms() > self._give_up_ms
 
     async def _pause(self, most_ms: float) -> None:

@@ -74,7 +74,7 @@ class Reader:
     async def _reset(self, key: PartitionKey, offset: int, agent: SimAgent, error: OffsetOutOfRange) -> None:
         """auto.offset.reset=earliest, on whatever agent the reader is connected to."""
         if offset >= self.world.log_starts.get(key, 0) and not self.world.lost_commits:
-            self.world.trouble(f"{self.client.name} is told at offset {offset}, which was readable: {error}")
+            self.world.problem(f"{self.client.name} is told at offset {offset}, which was readable: {error}")
         self._positions[key] = await self.client.ask(
             agent, lambda server: server.log_start(key), timeout_ms=_TIMEOUT_MS
         )

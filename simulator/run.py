@@ -77,14 +77,14 @@ def run_seed(
             await _live(world, errands)
             if world.broken is not None:
                 raise AssertionError("an agent broke") from world.broken
-            world.history.troubles += loop.uncaught
+            world.history.problems += loop.uncaught
             anomalies.extend(check(world.history, collect(world.sqlite, world.objects)))
 
     with _small_cluster():
         try:
             loop.simulate(main())
         except SimulationStuck as error:
-            anomalies.append(Anomaly(kind=Kind.TROUBLE, key=None, detail=str(error)))
+            anomalies.append(Anomaly(kind=Kind.PROBLEM, key=None, detail=str(error)))
     history = world.history
     return Outcome(
         seed=seed,
@@ -127,13 +127,13 @@ async def _live(world: World, errands: Errands) -> None:
         agent.wanted = True
     done, late = await asyncio.wait(clients, timeout=2 * _SETTLE_MS / 1000)
     if late:
-        world.trouble(f"{len(late)} clients do not come to an end")
+        world.problem(f"{len(late)} clients do not come to an end")
     for client in done:
         client.result()
     try:
         await (_end_single(world) if world.scenario.durability is Durability.WAL else _end_fleet(world))
     except SimulationStuck as error:
-        world.trouble(str(error))
+        world.problem(str(error))
     changes.cancel()
 
 
@@ -184,7 +184,7 @@ async def _brings_everything_out(world: World, agent: SimAgent) -> None:
         if world.now_ms() > give_up_ms:
             raise SimulationStuck(f"not within {_SETTLE_MS} ms: {agent.name} flushes and still leads everything")
     if left_bytes:
-        world.trouble(f"{agent.name} has committed everything, but {left_bytes} bytes pin its WAL")
+        world.problem(f"{agent.name} has committed everything, but {left_bytes} bytes pin its WAL")
 
 
 async def _reads_everything(world: World, agent: SimAgent) -> None:

@@ -30,7 +30,7 @@ from streamhouse.wire.batch import read_header
 from streamhouse.wire.records import Record, build_batch
 
 _COMMIT_TIMEOUT_MS: Final = 3000
-_PATIENCE_MS: Final = 40_000.0
+_RETRY_LIMIT_MS: Final = 40_000.0
 
 
 class Sink:
@@ -111,16 +111,16 @@ class Sink:
                 raise error
             if self.world.topics[topic.name].topic_id != topic.topic_id:
                 return
-            if self._is_out_of_patience():
-                self.world.trouble(f"{batch} is not written: {error}")
+            if self._has_retried_too_long():
+                self.world.problem(f"{batch} is not written: {error}")
                 return
             await asyncio.sleep(self.dice.uniform(0, 0.3))
 
-    def _is_out_of_patience(self) -> bool:
+    def _has_retried_too_long(self) -> bool:
         if not self.world.over:
             return False
         if self._give_up_ms is None:
-            self._give_up_ms = self.world.now_ms() + _PATIENCE_MS
+            self._give_up_ms = self.world.now_ms() + _RETRY_LIMIT_MS
         return self.world.now_ms() > self._give_up_ms
 
     def _acknowledge(self, topic: Topic, number: int, writes: Sequence[Write]) -> None:
@@ -128,7 +128,7 @@ class Sink:
         for write in writes:
             adopted = self.world.adopted.get((self._name, number, write.key))
             if adopted is None:
-                self.world.trouble(f"batch {number} of {self._name} is said to be complete, but was not adopted")
+                self.world.problem(f"batch {number} of {self._name} is said to be complete, but was not adopted")
                 continue
             write.acked_ms = self.world.now_ms()
             write.base_offset, write.epoch = adopted.base_offset, adopted.epoch

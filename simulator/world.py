@@ -98,9 +98,9 @@ class World:
         if self.notes is not None:
             self.notes.append(Noted(at_ms=self.now_ms(), text=text))
 
-    def trouble(self, text: str) -> None:
-        self.note(f"TROUBLE: {text}")
-        self.history.troubles.append(text)
+    def problem(self, text: str) -> None:
+        self.note(f"PROBLEM: {text}")
+        self.history.problems.append(text)
 
     def stir(self) -> None:
         """Something happened that writes should meet: resting producers go on now."""

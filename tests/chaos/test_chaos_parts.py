@@ -306,7 +306,7 @@ class TestReport:
             left_out=Counter({FaultKind.PAUSE: 2}),
             skipped={FaultKind.CLOCK: "libfaketime is not installed"},
             good_share=0.9,
-            troubles=[],
+            problems=[],
         )
         return compose(options, story, tale.verdict())
 

@@ -166,7 +166,7 @@ def a_document(tmp_path: Path, **more: Any) -> dict[str, Any]:
         "left_out": Counter(),
         "skipped": {},
         "good_share": 0.9,
-        "troubles": [],
+        "problems": [],
     }
     return compose(options(tmp_path), Story(**{**common, **more}), tale.verdict())
 
@@ -187,7 +187,7 @@ class TestResults:
             run = a_run(stack, results)
             # An agent's log is copied when the fleet ends, which is after the report.
             stack.callback((results / "logs" / "agent-1.log").write_text, "the last line")
-            run._write(a_document(tmp_path, troubles=[] if passed else ["one"]))
+            run._write(a_document(tmp_path, problems=[] if passed else ["one"]))
         assert (results / "logs" / "agent-1.log").exists() is not passed
         assert (results / "history").exists() is not passed
         assert (results / "report.html").exists()
@@ -292,7 +292,7 @@ class TestHeadline:
 
     def test_a_verdict_with_a_killed_client_says_first_that_it_is_not_reliable(self, tmp_path: Path) -> None:
         doubt = "chaos: the verdict is not reliable: java-producers killed, history incomplete; "
-        document = a_document(tmp_path, killed=["java-producers"], troubles=["java-producers was killed"])
+        document = a_document(tmp_path, killed=["java-producers"], problems=["java-producers was killed"])
         assert as_text(document).startswith(f"{doubt}no anomaly\n")
         assert document["passed"] is False
         document = a_document(tmp_path, killed=["java-producers"], tale=self.anomaly(tmp_path))

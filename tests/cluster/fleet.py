@@ -85,7 +85,7 @@ class Ledger:
             await asyncio.sleep(self.gained_s)
             if self.cannot_open[key]:
                 self.cannot_open[key] -= 1
-                raise OSError("disk trouble")
+                raise OSError("disk problem")
         except BaseException:
             self.opening.discard(key)
             raise
@@ -99,7 +99,7 @@ class Ledger:
         self.history[key].append("losing")
         await asyncio.sleep(self.flush_s)
         if key in self.cannot_flush:
-            raise OSError("disk trouble")
+            raise OSError("disk problem")
         self._expect(self.open.pop(key, None) is not None, f"{key} flushed after it was lost")
         return self.next_offset
 

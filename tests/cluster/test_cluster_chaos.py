@@ -1,7 +1,7 @@
 """Many small disasters at once, from a seed: agents that come, die, leave, are cut off and lose replies.
 
 Whatever happens, no two agents hold a valid guard on one key, every owner hears of each end once, and the fleet finds
-its balance when the trouble is over.
+its balance when the problem is over.
 """
 
 from __future__ import annotations

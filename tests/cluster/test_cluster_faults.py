@@ -137,7 +137,7 @@ def test_a_lease_that_does_not_open_is_given_back_and_tried_again() -> None:
         a.owner.cannot_open[bad] = 3
         await fleet.until(lambda: len(a.owner.open) == 53)
         await fleet.until(lambda: a.member.health.state is HealthState.DEGRADED)
-        assert "disk trouble" in a.member.health.reason
+        assert "disk problem" in a.member.health.reason
         await fleet.settled()
         assert a.owner.open[bad] == 4, "a new leadership each time"
         assert a.owner.losses == []

@@ -1,4 +1,4 @@
-"""What an operator reads of leases, agents and troubles: every change once, and thousands of leases in one line."""
+"""What an operator reads of leases, agents and problems: every change once, and thousands of leases in one line."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_what_is_lost_to_a_metadata_outage_is_told_with_why_and_for_how_long(cap
         caplog.clear()
         a.link.down = True
         await asyncio.sleep(150)
-        assert len(said(caplog, "trouble with the metadata store: ")) == 1, "six loops notice; it is one outage"
+        assert len(said(caplog, "problem with the metadata store: ")) == 1, "six loops notice; it is one outage"
         assert len(said(caplog, "lost (expired)")) == 1
         assert len(caplog.messages) == 2, caplog.messages
         a.link.down = False

@@ -31,7 +31,7 @@ async def test_a_store_that_comes_and_goes_within_a_moment_is_one_outage(caplog:
             outage.works()  # another call, beside
     outage.works()
     await settled(outage)
-    assert caplog.messages == ["trouble with the store: attempt 0", "the store works again after 20.0 s"]
+    assert caplog.messages == ["problem with the store: attempt 0", "the store works again after 20.0 s"]
 
 
 async def test_the_next_outage_is_told_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -40,7 +40,7 @@ async def test_the_next_outage_is_told_again(caplog: pytest.LogCaptureFixture) -
     outage.works()
     await settled(outage)
     outage.fails("full")
-    assert [line for line in caplog.messages if "trouble" in line] == [
-        "trouble with the store: TimeoutError",
-        "trouble with the store: full",
+    assert [line for line in caplog.messages if "problem" in line] == [
+        "problem with the store: TimeoutError",
+        "problem with the store: full",
     ]

@@ -61,7 +61,7 @@ class KafkaLedger:
     reads: list[Event] = field(default_factory=list)
     commits: list[Event] = field(default_factory=list)
     contradictions: list[str] = field(default_factory=list)
-    troubles: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
     """What clients bore with; for people."""
 
     def longest_gaps_s(self, events: Sequence[Event], *, since_s: float) -> dict[tuple[str, int], float]:
@@ -106,7 +106,7 @@ class KafkaClient:
         if error.fatal():
             self._ledger.contradictions.append(f"{self.name}: {error}")
         else:
-            self._ledger.troubles.append(f"{self.name}: {error.name()}")
+            self._ledger.problems.append(f"{self.name}: {error.name()}")
 
 
 class KafkaProducer(KafkaClient):
@@ -198,7 +198,7 @@ class KafkaMember(KafkaClient):
     def _read(self, message: Message) -> None:
         error = message.error()
         if error is not None:
-            self._ledger.troubles.append(f"{self.name}: {error.name()}")
+            self._ledger.problems.append(f"{self.name}: {error.name()}")
             return
         partition, offset = message.partition(), message.offset()
         expected = self._next.get(partition)
@@ -223,14 +223,14 @@ class KafkaMember(KafkaClient):
                 asynchronous=False,
             )
         except KafkaException as error:
-            self._ledger.troubles.append(f"{self.name}: commit: {error.args[0].name()}")
+            self._ledger.problems.append(f"{self.name}: commit: {error.args[0].name()}")
             return
         self._uncommitted = False
         for each in done:
             if each.error is None:
                 self._ledger.commits.append(Event(who=self._group, partition=each.partition, offset=each.offset))
             else:
-                self._ledger.troubles.append(f"{self.name}: commit: {each.error.name()}")
+                self._ledger.problems.append(f"{self.name}: commit: {each.error.name()}")
 
     def _assigned(self, _: Consumer, partitions: Sequence[TopicPartition]) -> None:
         for each in partitions:

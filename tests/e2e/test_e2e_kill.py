@@ -43,7 +43,7 @@ class Executioner:
         """While it recovers, by a trap; or it may get through, and dies then."""
         point = self.rng.choice(RECOVERY_POINTS)
         agent.start(**{TRAP_VARIABLE: f"{point}:{self.rng.randint(1, 3)}:SIGKILL"})
-        await self._dead(agent, f"start, {point}", patience_s=3.0)
+        await self._dead(agent, f"start, {point}", wait_s=3.0)
 
     async def kill_running(self, agent: Agent) -> None:
         await self.note(agent)
@@ -56,15 +56,15 @@ class Executioner:
             self.ways[way] += 1
             return
         await agent.arm(way, count=some_count(way, self.rng), signal_name="SIGKILL")
-        await self._dead(agent, way, patience_s=3.0)
+        await self._dead(agent, way, wait_s=3.0)
 
     async def raise_up(self, agent: Agent) -> None:
         """On a disk that may be slow, by either way of writing."""
         await agent.up(slow_disk_ms=self.rng.choice(SLOW_DISKS_MS), compiled=self.rng.random() < 0.6)
 
-    async def _dead(self, agent: Agent, way: str, *, patience_s: float) -> None:
+    async def _dead(self, agent: Agent, way: str, *, wait_s: float) -> None:
         try:
-            assert await agent.exited(timeout_s=patience_s) == -9
+            assert await agent.exited(timeout_s=wait_s) == -9
             self.ways[way] += 1
         except NotInTime:
             await agent.kill()

@@ -84,11 +84,11 @@ async def metadata() -> AsyncIterator[Watched]:
 async def test_topics_are_heard_of_again_after_the_subscription_broke(metadata: Watched) -> None:
     topic = await metadata.get_topic("t")
     changed, broken = asyncio.Event(), asyncio.Event()
-    troubles: list[str] = []
+    problems: list[str] = []
 
     def report(where: str, error: Exception | None) -> None:
         if error is not None:
-            troubles.append(where)
+            problems.append(where)
             broken.set()
 
     metadata.failures.append(MetadataUnavailable("the connection is gone"))
@@ -104,7 +104,7 @@ async def test_topics_are_heard_of_again_after_the_subscription_broke(metadata: 
         await metadata.alter_topic_configs(topic.topic_id, set_configs={"max.message.bytes": "500"})
         await changed.wait()
     await watch.close()
-    assert troubles == ["topic notifications"]
+    assert problems == ["topic notifications"]
 
 
 async def test_a_topic_found_by_its_id_is_known_and_its_next_change_told(metadata: Watched) -> None:

@@ -123,11 +123,11 @@ async def test_r11_taken_means_durably_taken(local: LocalStore, monkeypatch: pyt
     def failing_once(fd: int) -> None:
         if os.readlink(f"/proc/self/fd/{fd}").endswith("/a") and failures:
             failures.pop()
-            raise OSError(errno.EIO, "disk trouble")
+            raise OSError(errno.EIO, "disk problem")
         real_fsync(fd)
 
     monkeypatch.setattr(os, "fsync", failing_once)
-    with pytest.raises(StoreUnavailable, match="disk trouble"):
+    with pytest.raises(StoreUnavailable, match="disk problem"):
         await local.put("a/x", b"1")
     recorder = Recorder(monkeypatch, Path(local.files.root))
     with pytest.raises(ObjectExists):
@@ -143,7 +143,7 @@ async def test_r11_a_failed_sync_after_the_link_is_resolved_by_the_retry(
     def failing_twice(fd: int) -> None:
         if os.readlink(f"/proc/self/fd/{fd}").endswith("/a") and failures:
             failures.pop()
-            raise OSError(errno.EIO, "disk trouble")
+            raise OSError(errno.EIO, "disk problem")
         real_fsync(fd)
 
     store = RetryingStore(local, clock=SystemClock(), randomness=SystemRandomness())

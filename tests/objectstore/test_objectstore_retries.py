@@ -255,7 +255,7 @@ def test_a_store_that_is_away_is_told_of_before_the_deadline_and_again_when_it_i
         assert caplog.messages == [], "one hiccup is no outage"
         await store.put("b", b"1")
         assert len(caplog.messages) == 1
-        assert caplog.messages[0].startswith("trouble with the object store memory://: ")
+        assert caplog.messages[0].startswith("problem with the object store memory://: ")
         await asyncio.sleep(2)
         assert caplog.messages[1:] == ["the object store memory:// works again after 5.2 s"]
 
@@ -272,7 +272,7 @@ def test_a_store_that_says_nothing_is_told_of_long_before_the_try_is_given_up(ca
         store = RetryingStore(slow, clock=LoopClock(), randomness=SeededRandomness(1), policy=policy)
         put = asyncio.create_task(store.put("a", b"1"))
         await asyncio.sleep(6)
-        assert caplog.messages == ["trouble with the object store memory://: no answer to put of a in 5 s"]
+        assert caplog.messages == ["problem with the object store memory://: no answer to put of a in 5 s"]
         await put
         await asyncio.sleep(2)
         assert caplog.messages[1:] == ["the object store memory:// works again after 7.0 s"]

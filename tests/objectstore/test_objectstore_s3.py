@@ -59,7 +59,7 @@ async def through_proxy(
         yield await opened(url, replace(options, endpoint_url=proxy.url)), proxy
 
 
-def patient(store: ObjectStore) -> RetryingStore:
+def with_retries(store: ObjectStore) -> RetryingStore:
     return RetryingStore(
         store, clock=CLOCK, randomness=RANDOMNESS, policy=RetryPolicy(first_pause_ms=1, longest_pause_ms=5)
     )
@@ -132,7 +132,7 @@ async def test_a_server_that_is_down_is_one_clear_line(s3_url: str, s3_options: 
 async def test_r11_a_put_whose_reply_was_lost_is_found_to_be_ours(s3_url: str, s3_options: StoreOptions) -> None:
     lost = {r"^PUT": [Meddling.LOSE_REPLY, Meddling.LOSE_REPLY]}
     async with through_proxy(s3_url, s3_options, lost) as (store, proxy):
-        await patient(store).put("a/b", b"mine")
+        await with_retries(store).put("a/b", b"mine")
         assert [method for method, _ in proxy.seen] == ["PUT", "PUT", "PUT", "HEAD", "GET"]
         assert await store.get("a/b") == b"mine"
 
@@ -143,21 +143,21 @@ async def test_r11_a_put_that_met_anothers_object_is_refused_after_a_lost_reques
     await (await opened(s3_url, s3_options)).put("a/b", b"them")
     async with through_proxy(s3_url, s3_options, {r"^PUT": [Meddling.LOSE_REQUEST]}) as (store, _):
         with pytest.raises(ObjectExists):
-            await patient(store).put("a/b", b"mine")
+            await with_retries(store).put("a/b", b"mine")
         assert await store.get("a/b") == b"them"
 
 
 async def test_requests_lost_refused_and_cut_are_repeated(s3_url: str, s3_options: StoreOptions) -> None:
-    trouble = [Meddling.ANSWER_503, Meddling.LOSE_REQUEST, Meddling.LOSE_REPLY]
+    problem = [Meddling.ANSWER_503, Meddling.LOSE_REQUEST, Meddling.LOSE_REPLY]
     script = {
         r"^PUT": [Meddling.ANSWER_503, Meddling.LOSE_REQUEST],
-        r"^GET .*/a/b": [*trouble, Meddling.CUT_REPLY],
-        r"^HEAD": list(trouble),
-        r"^GET .*list-type": [*trouble, Meddling.CUT_REPLY],
-        r"^POST .*delete": list(trouble),
+        r"^GET .*/a/b": [*problem, Meddling.CUT_REPLY],
+        r"^HEAD": list(problem),
+        r"^GET .*list-type": [*problem, Meddling.CUT_REPLY],
+        r"^POST .*delete": list(problem),
     }
     async with through_proxy(s3_url, s3_options, script) as (plain, _):
-        store = patient(plain)
+        store = with_retries(plain)
         await store.put("a/b", b"mine" * 1000)
         assert await store.get("a/b") == b"mine" * 1000
         assert (await store.head("a/b")).size_bytes == 4000
@@ -202,8 +202,8 @@ async def test_an_upload_whose_part_fails_for_good_leaves_no_parts(
 ) -> None:
     script = {pattern: [Meddling.ANSWER_503] * 100}
     async with through_proxy(s3_url, s3_options, script) as (store, _):
-        # The client with no patience, so that the test need not wait for the other to lose it.
-        monkeypatch.setattr(store, "patient", store._client)  # type: ignore[attr-defined]
+        # The client that does not retry, so that the test need not wait for retries.
+        monkeypatch.setattr(store, "retrying", store._client)  # type: ignore[attr-defined]
         async with await store.open_upload("up") as up:
             with pytest.raises(StoreError, match="503"):
                 await write_and_complete(up)
@@ -254,7 +254,7 @@ async def test_r11_an_upload_whose_publishing_reply_was_lost_is_found_to_be_ours
 ) -> None:
     script = {r"POST .*/up\?uploadId": [Meddling.LOSE_REPLY]}
     async with through_proxy(s3_url, s3_options, script) as (plain, proxy):
-        store = patient(plain)
+        store = with_retries(plain)
         async with await store.open_upload("up") as up:
             await up.write(LARGE)
             await up.complete()

@@ -421,7 +421,7 @@ def what_was_read_is_another_record(story: Story) -> None:
 
 
 def something_never_ended(story: Story) -> None:
-    story.history.troubles.append("agent-1 does not flush")
+    story.history.problems.append("agent-1 does not flush")
 
 
 BAD = [
@@ -460,7 +460,7 @@ BAD = [
     (two_readers_see_two_things, Kind.UNSTABLE_READ),
     (what_was_read_is_gone, Kind.VANISHED),
     (what_was_read_is_another_record, Kind.VANISHED),
-    (something_never_ended, Kind.TROUBLE),
+    (something_never_ended, Kind.PROBLEM),
 ]
 
 

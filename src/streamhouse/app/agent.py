@@ -2,7 +2,7 @@
 
     start   log opened (app/log_parts.py) → broker made (app/broker_parts.py) → front ends bind
             → membership takes leases → broker knows the cluster → front ends open
-    stop    membership hands its partitions over, flushing each (S3.17) → front ends drain and close → the rest,
+    stop    membership hands its partitions over, flushing each → front ends drain and close → the rest,
             in the opposite order of the start
 
 Owns the order. Decides nothing about records or leases.

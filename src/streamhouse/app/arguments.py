@@ -121,6 +121,6 @@ def _plain(content: object) -> bytes | None:
 
 
 def _type(content: object) -> str:
-    """With its article."""
+    """The name of the type with its article: "an int", "a str"."""
     name = type(content).__name__
     return f"an {name}" if name[0] in "aeiou" else f"a {name}"

@@ -1,4 +1,4 @@
-"""Demo data (S1.19): three topics, and a few records that look like something."""
+"""Demo data: three topics, with JSON records of orders, user events and metrics."""
 
 from __future__ import annotations
 

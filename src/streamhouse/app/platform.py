@@ -166,7 +166,7 @@ class StreamHouse:
         return await self.broker.topics.fresh(name)
 
     async def delete_topic(self, name: str) -> None:
-        """Raises TopicNotFound. Its objects go later, when nothing can need them any more."""
+        """Raises TopicNotFound. Its objects stay: nothing deletes objects yet (docs/limits.md)."""
         topic = await self.topic(name)
         await self.broker.topics.delete(topic, caller=self._caller)
 

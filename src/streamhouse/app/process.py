@@ -1,7 +1,8 @@
 """A process of the platform: runs until it is told to stop, and stops in order.
 
-SIGTERM and SIGINT stop it gracefully: writes are refused, everything is flushed, partitions are handed over. A second
-signal ends it at once, as a crash would; nothing that was acknowledged is lost by that either.
+SIGTERM and SIGINT stop it gracefully: everything is flushed, and partitions are handed over while requests are still
+answered. A second
+signal ends it at once, as a crash would; nothing that was acknowledged with acks=all is lost by that.
 """
 
 from __future__ import annotations

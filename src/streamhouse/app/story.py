@@ -1,4 +1,4 @@
-"""The whole story in one process (S1.2): three agents in three zones; one dies, one leaves, nothing is lost.
+"""What `streamhouse demo` shows, in one process: three agents in three zones; one dies, one leaves, nothing is lost.
 
 Real agents on the configured metadata and object store, each with a WAL of its own; only the network between them and
 their clients is missing, because they live in one process. Tells what happens step by step through ``tell``.

@@ -133,7 +133,7 @@ class ClusterView:
         return self._nodes
 
     def controller(self) -> Node | None:
-        """Whom to send admin requests to: any agent can serve them, so the one with the smallest id."""
+        """The controller for clients: the live broker with the smallest id. Any agent can serve admin requests."""
         return self._nodes[0] if self._nodes else None
 
     def endpoint(self, node: Node, listener: str) -> Endpoint:
@@ -421,7 +421,7 @@ class ClusterView:
             await asyncio.sleep(_PAUSE_S)
 
     async def _look_again(self) -> None:
-        """At what is in doubt."""
+        """Read again from the store what may have changed."""
         if self._doubt.of_everything:
             await self.refresh()
             return

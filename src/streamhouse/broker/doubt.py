@@ -1,4 +1,4 @@
-"""What the cluster view has heard may have changed, until it has looked again. Pure but for the wake-up."""
+"""What may have changed since the cluster view last read it from the store. Pure, except that it wakes the view."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Which agent holds which lease, as this agent knows it. Pure; what it answers may be a moment old.
 
-    own       held and open here, by word of their owner
+    own       held and open here, as their owner (app/ownership.py) says
     leaving   closed here and not yet held elsewhere: this agent's until the store names another
-    others    held elsewhere, by word of the store
+    others    held elsewhere, as the metadata store says
 
 What this agent itself holds is never taken from the store: the owner knows it better, and sooner.
 """

@@ -110,7 +110,7 @@ class Reads:
     ) -> Sequence[ReadResult | StreamHouseError]:
         """See LogReader.read_many; it waits also beside a damaged partition. Ask ``leader_epoch`` first."""
         return await self._reader.read_many(
-            requests, max_bytes=max_bytes, min_bytes=min_bytes, max_wait_ms=max_wait_ms, patient=True
+            requests, max_bytes=max_bytes, min_bytes=min_bytes, max_wait_ms=max_wait_ms, wait_despite_damage=True
         )
 
     # Offsets.

@@ -206,7 +206,7 @@ class LeasedWriter(Writer):
     def is_changing(self, key: PartitionKey) -> bool:
         """This agent is about to lead the partition, or to know where an adopted upload ends in its log (R13); or it
         hands the partition over, and will soon know to which agent; or no agent is known to lead it, and this one
-        should (S1.16)."""
+        should."""
         partition = self._log.partition(key)
         if partition is not None and partition.phase is _OPEN and partition.guard.valid():
             return False

@@ -100,7 +100,7 @@ class Run:
         self._clock = SystemClock()
         self._run = f"chaos-{SystemRandomness().uuid().hex[:8]}"
         self._topics = {f"{self._run}-{name}": count for name, count in DEFAULT_TOPICS.items()}
-        self._troubles: list[str] = []
+        self._problems: list[str] = []
         self._load: list[ClientProcess] = []
         self._killed: list[ClientProcess] = []
         """Clients that ended by a signal: the last lines of their history may be missing."""
@@ -154,7 +154,7 @@ class Run:
             left_out=nemesis.left_out,
             skipped=skipped,
             good_share=nemesis.good_share,
-            troubles=self._troubles,
+            problems=self._problems,
             killed=[process.name for process in self._killed],
             judged=not self._cut_short,
             data=str(self._home) if self._options.keep and self._home is not None else None,
@@ -228,7 +228,7 @@ class Run:
             try:
                 fleet.wait_ready(self._interrupted.twice)
             except ServiceFailed as error:
-                self._troubles.append(str(error))
+                self._problems.append(str(error))
         if not self._interrupted.twice():
             nemesis.watch(_WARM_UP_S, stopped=self._interrupted.twice, tick=self._tick(nemesis))
 
@@ -237,7 +237,7 @@ class Run:
             agent.send(signal.SIGTERM)
         for agent in fleet.agents:
             if not self._interrupted.twice() and agent.wait(_STOP_S) is None:
-                self._troubles.append(f"{agent.name} did not end within {_STOP_S:.0f} s of SIGTERM")
+                self._problems.append(f"{agent.name} did not end within {_STOP_S:.0f} s of SIGTERM")
 
     # The load.
 
@@ -295,7 +295,7 @@ class Run:
         for process in self._load:
             if process.ended() is not None:
                 self._note_killed(process)
-                self._troubles.append(f"{process.name} ended early with {process.ended()}: {process.last_words()}")
+                self._problems.append(f"{process.name} ended early with {process.ended()}: {process.last_words()}")
         self._say("producers wait for their last answers")
         self._end_all(producers, "stop")
         self._say("groups read to the end")
@@ -313,7 +313,7 @@ class Run:
             final.kill()
             self._cut_short = True
         elif final.ended() != 0:
-            self._troubles.append(f"the last read did not reach the end: {final.last_words()}")
+            self._problems.append(f"the last read did not reach the end: {final.last_words()}")
         return True
 
     def _end_all(self, processes: Sequence[ClientProcess], word: str) -> None:
@@ -325,13 +325,13 @@ class Run:
                 continue
             if process.ended() is None:
                 if not self._interrupted.twice():
-                    self._troubles.append(f"{process.name} did not end and was killed; its history may be incomplete")
+                    self._problems.append(f"{process.name} did not end and was killed; its history may be incomplete")
                 process.kill()
                 self._note_killed(process)
                 continue
             self._note_killed(process)
-            if process.ended() != 0 and not any(process.name in trouble for trouble in self._troubles):
-                self._troubles.append(f"{process.name} ended with {process.ended()}: {process.last_words()}")
+            if process.ended() != 0 and not any(process.name in problem for problem in self._problems):
+                self._problems.append(f"{process.name} ended with {process.ended()}: {process.last_words()}")
 
     def _note_killed(self, process: ClientProcess) -> None:
         """Notes a client that ended by a signal. Java reports SIGTERM as 143."""

@@ -181,7 +181,7 @@ class FleetMember:
     def should_lead(self, key: LeaseKey) -> bool:
         """Whether this agent should hold it by the ring of the last look, or the key is too new for that look.
 
-        If this agent does not hold it yet, the next look begins at once instead of at the next interval (S1.16).
+        If this agent does not hold it yet, the next look begins at once instead of at the next interval.
         """
         if self._state is not HealthState.OK:
             return False

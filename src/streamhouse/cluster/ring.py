@@ -1,4 +1,4 @@
-"""Which agent should lead which partition: consistent hashing with a load bound Pure.
+"""Which agent should lead which partition: consistent hashing with a load bound. Pure.
 
     0 ──────●───────────────●──────────────●──────────────●──── 2⁶⁴-1, and round to 0
        agent-1:vn0     agent-2:vn42   agent-3:vn87   agent-1:vn149

@@ -62,7 +62,7 @@ MAX_LEASES_PER_CALL: Final = 10_000  # an agent's whole set in one renewal
 MAX_PRODUCERS_PER_PARTITION: Final = 10_000  # windows a leader loads and keeps, 220 bytes each: 2 MB
 MAX_UNPACKED_PRODUCERS: Final = 64  # of these, windows kept as objects, 830 bytes each: producers that write now
 MAX_PRODUCERS_PER_LOAD: Final = 2_000  # windows in one call of a take-over: about 20 ms of work, done in small steps
-RESUBMIT_MAX_AGE_MS: Final = 600_000  # R4: older acks=1 records do not come back; append ids are kept for longer
+RESUBMIT_MAX_AGE_MS: Final = 600_000  # R4: older acks=1 records are not resubmitted; append ids are kept for longer
 PRODUCER_WINDOW: Final = 5  # Kafka's max.in.flight.requests.per.connection with idempotence
 MAX_GROUP_STATE_BYTES: Final = 16 * MIB  # a group's persisted members and assignments
 MAX_GROUP_ID_BYTES: Final = 1024  # a group id is a key; a longer one is an accident or an attack

@@ -165,7 +165,7 @@ WAL_UNSETTLED = _gauge("wal_unsettled_bytes", "Bytes in the write-ahead log that
 LEASES = _gauge("leases", "Leases that this agent holds.", "kind")
 LEASES_WANTED = _gauge("wanted_leases", "Partitions and slots that the ring gives to this agent.")
 LEASE_EVENTS = _counter(
-    "lease_events", "Leases acquired, adopted from another agent, released, lost, not opened.", "event"
+    "lease_events", "Leases acquired, taken from another agent by a hand-over, released, lost, not opened.", "event"
 )
 RENEWALS = _counter("lease_renewals", "Answered calls that renew leases. One call renews all.")
 TRANSFERS = _counter("lease_transfers", "Hand-overs to another agent.", "outcome")

@@ -18,7 +18,7 @@ _SETTLED_AFTER_S: Final = 1.0
 
 class Outage:
     def __init__(self, what: str, *, clock: Clock, log: logging.Logger) -> None:
-        """``what``: the part, as in "trouble with …" and "… works again"."""
+        """``what``: the part, as in "problem with …" and "… works again"."""
         self.active = False
         """On hot paths, check this before a call of ``works``."""
         self.what = what
@@ -40,7 +40,7 @@ class Outage:
         self.active = True
         self._began_ms = self._clock.boot_ms()
         self.since_ms = self._clock.wall_ms()
-        self._log.warning("trouble with %s: %s", self.what, words, extra={"what": self.what, "problem": words})
+        self._log.warning("problem with %s: %s", self.what, words, extra={"what": self.what, "problem": words})
 
     def works(self) -> None:
         if not self.active or self._settling is not None:

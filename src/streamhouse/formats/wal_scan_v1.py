@@ -1,4 +1,4 @@
-"""Recovery's eyes: what one WAL file's bytes hold, where and why they end, and how several files join (R12). Pure.
+"""Scans WAL files: what one file's bytes hold, where and why they end, and how several files join (R12). Pure.
 
 A file's frames are good up to the first break. What stands there decides what the break means:
 

@@ -1,7 +1,7 @@
-"""What an agent does by itself, beside serving clients: loops that look, act and rest, again and again.
+"""The background loops of an agent. They do not serve clients.
 
     adoptions.py           puts uploads of Spark sinks into the logs led here (R13)
-    flush_requests.py      brings out what readers of objects wait for
+    flush_requests.py      flushes partitions for readers of objects (Spark) that ask for it
     topic_watch.py         tells the log of changed topic configs
     expiry.py              deletes rows of the metadata store that are past their time (R5, R22)
     metadata_progress.py   marks how far the metadata had come, and refuses an older copy of it (R23)

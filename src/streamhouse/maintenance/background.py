@@ -12,7 +12,7 @@ Report = Callable[[str, Exception | None], None]
 """Called with (loop name, error); None on recovery."""
 
 _PAUSE_S: Final = 1.0
-"""After a failure: the store may be away, and a defect must not eat the processor."""
+"""The pause after a failure, so that a store that is away, or a bug, does not use a whole core."""
 
 
 def unheard(where: str, error: Exception | None) -> None:

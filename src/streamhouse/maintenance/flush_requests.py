@@ -20,7 +20,7 @@ _LISTENING: Final = "flush notifications"
 
 
 class FlushRequests:
-    """Answers requests for the partitions led here, and lets held WAL frames go that can never come back."""
+    """Answers requests for the partitions led here, and settles held frames that will not be used again."""
 
     def __init__(self, *, metadata: MetadataStore, log: LeasedLog, report: Report = unheard) -> None:
         self._metadata = metadata

@@ -1,7 +1,7 @@
 """S3 (and whatever speaks it), GCS and Azure, by obstore. The only module that calls obstore's operations.
 
 Every request is tried once: retries.py repeats, because only it can tell a lost reply from a refusal (R11). The one
-exception is ``patient``, a second client that sends the parts of an upload again itself.
+exception is ``retrying``, a second client of obstore that itself repeats the requests for the parts of an upload.
 
 ``put`` is a single PUT with ``If-None-Match: *``, whatever the size: one request, atomic, nothing to clean up.
 """
@@ -39,10 +39,10 @@ class CloudStore(ObjectStore):
     """Made by ``opening.open_store``. ``prefix`` is empty, or ends with a slash."""
 
     def __init__(
-        self, *, client: Client, patient: Client, url: str, prefix: str, clock: Clock, randomness: Randomness
+        self, *, client: Client, retrying: Client, url: str, prefix: str, clock: Clock, randomness: Randomness
     ) -> None:
         self._client = client
-        self.patient = patient
+        self.retrying = retrying
         self._url = url
         self._prefix = prefix
         self._clock = clock

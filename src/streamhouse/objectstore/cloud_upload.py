@@ -52,7 +52,7 @@ class CloudUpload(Upload):
             return
         if self._writer is None:
             self._writer = obstore.open_writer_async(
-                self._store.patient,
+                self._store.retrying,
                 self._store.path(self._staging_key),
                 buffer_size=MULTIPART_PART_BYTES,
                 max_concurrency=MULTIPART_PARALLEL_PARTS,

@@ -169,7 +169,7 @@ class DurableFiles:
                 raise StoreError(
                     f"{temp} was cleared away before it became {final}", hint="it lay idle for too long; write it again"
                 ) from None
-            # Somebody removed the directory behind our back.
+            # Another process has removed the directory.
             self._durable.clear()
             self._ensure_directory(directory)
             os.link(temp, final)

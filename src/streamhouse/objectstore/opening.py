@@ -98,12 +98,12 @@ def _open_cloud(
         )
     try:
         client = _client(scheme, bucket, options, environ, _BODY_TIMEOUT, retries=0)
-        patient = _client(scheme, bucket, options, environ, _PART_TIMEOUT, retries=5)
+        retrying = _client(scheme, bucket, options, environ, _PART_TIMEOUT, retries=5)
     except (BaseError, ValueError) as error:
         raise InvalidSetting(f"cannot open {url}: {str(error).splitlines()[0]}") from error
     return CloudStore(
         client=client,
-        patient=patient,
+        retrying=retrying,
         url=f"{scheme}://{bucket}/{prefix}".rstrip("/"),
         prefix=f"{prefix}/" if prefix else "",
         clock=clock,

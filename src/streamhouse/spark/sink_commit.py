@@ -144,7 +144,7 @@ class SinkCommit:
             )
 
     async def _complete(self, intent: Intent, share: TopicShare, batch: BatchId, waited: _TimeLimit) -> bool:
-        """Until every partition has adopted its share. On a leaderless topic the one that waits does it.
+        """Waits until every partition has adopted its share. On a leaderless topic this driver adopts them itself.
 
         False: the metadata store has lost the intent, and the rows are not in the log.
         """

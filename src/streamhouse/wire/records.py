@@ -1,4 +1,4 @@
-"""Records inside a batch, as Python objects: for HTTP consume, key compaction, control markers and tests.
+"""Records inside a batch, as Python objects: for the Python API, lookups by time, control markers and tests.
 
     record  ┌────────┬──────────┬───────────┬─────────┬─────────┬─────┬─────────┬───────┬─────────┬─────────┐
             │ length │attributes│ timestamp │ offset  │ key     │ key │ value   │ value │ header  │ headers │

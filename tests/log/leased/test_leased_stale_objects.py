@@ -76,7 +76,7 @@ async def test_r6_a_horizon_that_moves_on_all_the_time_is_not_run_after_without_
         await set_horizon(stage.cluster, stage.cluster.clock.wall_ms() + 20_000)
         await acked(node.log.append(key, batch("a"), acks=-1))
         assert pauses == [1, 2, 3, 4]
-        assert "trouble with the stamps of uploaded objects" in caplog.text
+        assert "problem with the stamps of uploaded objects" in caplog.text
 
 
 async def test_stamps_never_go_back_with_the_stores_clock() -> None:

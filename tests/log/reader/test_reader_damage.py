@@ -313,33 +313,33 @@ async def test_a_store_that_is_away_while_damage_is_checked_changes_nothing() ->
 # Several partitions in one read.
 
 
-async def ask(ward: Ward, other: Shelf, *, wait_ms: int, patient: bool) -> list[ReadResult | StreamHouseError]:
+async def ask(ward: Ward, other: Shelf, *, wait_ms: int, wait: bool) -> list[ReadResult | StreamHouseError]:
     requests = [ReadRequest(ward.shelf.key, 0, 1 << 20), ReadRequest(other.key, other.next_offset, 1 << 20)]
-    return await ward.reader.read_many(requests, max_bytes=1 << 20, max_wait_ms=wait_ms, patient=patient)
+    return await ward.reader.read_many(requests, max_bytes=1 << 20, max_wait_ms=wait_ms, wait_despite_damage=wait)
 
 
 @at_once
-async def test_a_patient_read_paces_clients_that_ask_again_at_once() -> None:
+async def test_a_read_that_waits_paces_clients_that_ask_again_at_once() -> None:
     async with Library() as library:
         ward = await Ward.made(library)
         other = await library.shelf("other")
         await ward.lose(ward.entries[0])
         loop = asyncio.get_running_loop()
-        for patient, wait_ms, took_s in ((False, HOUR_MS, 0.0), (True, HOUR_MS, 0.5), (True, 200, 0.2), (True, 0, 0.0)):
+        for wait, wait_ms, took_s in ((False, HOUR_MS, 0.0), (True, HOUR_MS, 0.5), (True, 200, 0.2), (True, 0, 0.0)):
             begun_s = loop.time()
-            damaged, empty = await ask(ward, other, wait_ms=wait_ms, patient=patient)
+            damaged, empty = await ask(ward, other, wait_ms=wait_ms, wait=wait)
             assert loop.time() - begun_s == pytest.approx(took_s)  # virtual time
             assert isinstance(damaged, DamagedObject)
             assert isinstance(empty, ReadResult)
 
 
 @at_once
-async def test_a_patient_read_answers_as_soon_as_another_partition_has_something() -> None:
+async def test_a_read_that_waits_answers_as_soon_as_another_partition_has_something() -> None:
     async with Library() as library:
         ward = await Ward.made(library)
         other = await library.shelf("other")
         await ward.lose(ward.entries[0])
-        asking = asyncio.create_task(ask(ward, other, wait_ms=HOUR_MS, patient=True))
+        asking = asyncio.create_task(ask(ward, other, wait_ms=HOUR_MS, wait=True))
         await asyncio.sleep(0.1)
         begun_s = asyncio.get_running_loop().time()
         await other.add(1)

@@ -1,7 +1,7 @@
-"""The judge. It knows what clients were told and what a consumer read at the end, and nothing of the engine.
+"""The checker. It knows what clients were told and what a consumer read at the end, and nothing of the engine.
 
 It reads the history one partition at a time, so its memory is that of the largest partition. An import contract keeps
-it apart from every room of the engine: a fault there cannot hide itself here.
+it apart from every package of the engine, so that a fault there cannot hide an anomaly here.
 """
 
 from __future__ import annotations

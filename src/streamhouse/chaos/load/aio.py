@@ -27,7 +27,7 @@ _COMMIT_EVERY_S: Final = 0.5
 _WATCH_EVERY_S: Final = 3.0
 _MEMBER_LIVES_S: Final = (20.0, 90.0)
 _CALL_S: Final = 30.0
-_TROUBLES: Final = (KafkaError, TimeoutError, OSError)
+_CLIENT_ERRORS: Final = (KafkaError, TimeoutError, OSError)
 
 
 def run(spec: LoadSpec, history: History, orders: Orders) -> int:
@@ -46,7 +46,7 @@ def run(spec: LoadSpec, history: History, orders: Orders) -> int:
 async def _create_topics(spec: LoadSpec, orders: Orders) -> int:
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + spec.settle_s
-    trouble: object = "nothing was asked"
+    problem: object = "nothing was asked"
     answered = False
     while loop.time() < deadline_s and not orders.stop.is_set():
         admin = AIOKafkaAdminClient(bootstrap_servers=spec.bootstrap)
@@ -67,13 +67,13 @@ async def _create_topics(spec: LoadSpec, orders: Orders) -> int:
             ]
             if len(led) == len(spec.topics) and all(led):
                 return 0
-            trouble = "some partitions have no leader"
-        except _TROUBLES as error:
-            trouble = error
+            problem = "some partitions have no leader"
+        except _CLIENT_ERRORS as error:
+            problem = error
         finally:
             await admin.close()
         await asyncio.sleep(0.5)
-    sys.stderr.write(f"the topics could not be created: {trouble}\n")
+    sys.stderr.write(f"the topics could not be created: {problem}\n")
     return 1 if answered else NO_BROKER
 
 
@@ -139,7 +139,7 @@ class AioProducer:
     async def start(self) -> bool:
         try:
             await asyncio.wait_for(self._client.start(), _CALL_S)
-        except _TROUBLES:
+        except _CLIENT_ERRORS:
             await _stop(self._client)
             return False
         kind = self._kind
@@ -164,7 +164,7 @@ class AioProducer:
                     ),
                     _REQUEST_MS / 1000 * 2,
                 )
-            except _TROUBLES as error:
+            except _CLIENT_ERRORS as error:
                 self._fail(topic, partition, number, error)
                 return
             task = asyncio.create_task(self._await(topic, partition, number, answer))
@@ -178,7 +178,7 @@ class AioProducer:
         except asyncio.CancelledError:
             self._history.failed(topic, partition, self._name, number, "no answer")
             raise
-        except _TROUBLES as error:
+        except _CLIENT_ERRORS as error:
             self._fail(topic, partition, number, error)
 
     def _fail(self, topic: str, partition: int, number: int, error: BaseException) -> None:
@@ -253,7 +253,7 @@ class AioMember:
                     await self.commit()
                     commit_at_s = loop.time() + _COMMIT_EVERY_S
             await self.commit()
-        except (*_TROUBLES, asyncio.CancelledError):  # aiokafka lets its own cancelled tasks through
+        except (*_CLIENT_ERRORS, asyncio.CancelledError):  # aiokafka lets its own cancelled tasks through
             await asyncio.sleep(0.5)
         finally:
             await _stop(self._client)
@@ -282,7 +282,7 @@ class AioMember:
         begun_ms = self._history.now_ms()
         try:
             await asyncio.wait_for(self._client.commit(wanted), _CALL_S)
-        except _TROUBLES:
+        except _CLIENT_ERRORS:
             return
         for place, offset in wanted.items():
             self._history.committed(place.topic, place.partition, self._group, self._name, offset, begun_ms=begun_ms)
@@ -344,7 +344,7 @@ async def _look(group: GroupSpec, spec: LoadSpec, history: History, *, compare: 
             if compare:
                 history.end_seen(place.topic, place.partition, group.name, ends[place])
             at_end = at_end and offset >= ends[place]
-    except (*_TROUBLES, asyncio.CancelledError):
+    except (*_CLIENT_ERRORS, asyncio.CancelledError):
         return False
     finally:
         await _stop(client)
@@ -365,7 +365,7 @@ async def _commit_beginnings(group: GroupSpec, spec: LoadSpec, orders: Orders) -
             await asyncio.wait_for(client.start(), _CALL_S)
             await asyncio.wait_for(client.commit(dict.fromkeys(places, 0)), _CALL_S)
             return
-        except (*_TROUBLES, asyncio.CancelledError):
+        except (*_CLIENT_ERRORS, asyncio.CancelledError):
             await asyncio.sleep(0.5)
         finally:
             await _stop(client)
@@ -374,7 +374,7 @@ async def _commit_beginnings(group: GroupSpec, spec: LoadSpec, orders: Orders) -
 async def _stop(client: AIOKafkaConsumer | AIOKafkaProducer) -> None:
     try:
         await asyncio.wait_for(client.stop(), _CALL_S)
-    except (*_TROUBLES, asyncio.CancelledError):
+    except (*_CLIENT_ERRORS, asyncio.CancelledError):
         return
 
 

@@ -39,7 +39,7 @@ def create_topics(spec: LoadSpec, orders: Orders) -> int:
     """Returns 0 when every partition has a leader; 1, or NO_BROKER, when ``settle_s`` was not enough."""
     admin = AdminClient({"bootstrap.servers": spec.bootstrap, **IMPATIENT})
     deadline_s = time.monotonic() + spec.settle_s
-    trouble: object = "nothing was asked"
+    problem: object = "nothing was asked"
     answered = False
     while time.monotonic() < deadline_s and not orders.stop.is_set():
         try:
@@ -60,11 +60,11 @@ def create_topics(spec: LoadSpec, orders: Orders) -> int:
                 for name, count in spec.topics.items()
             ):
                 return 0
-            trouble = "some partitions have no leader"
+            problem = "some partitions have no leader"
         except KafkaException as error:
-            trouble = error
+            problem = error
         time.sleep(0.3)
-    sys.stderr.write(f"the topics could not be created: {trouble}\n")
+    sys.stderr.write(f"the topics could not be created: {problem}\n")
     return 1 if answered else NO_BROKER
 
 

@@ -31,7 +31,7 @@ class Story:
     left_out: Counter[FaultKind]
     skipped: dict[FaultKind, str]
     good_share: float
-    troubles: Sequence[str]
+    problems: Sequence[str]
     """What went wrong with the run itself: its verdict may be incomplete."""
     killed: Sequence[str] = ()
     """Client processes that were killed: their history is incomplete."""
@@ -55,7 +55,7 @@ def compose(options: Options, story: Story, verdict: RunVerdict) -> dict[str, An
         "end_ms": story.end_ms,
         "seconds": round((story.end_ms - story.begin_ms) / 1000, 1),
         "interrupted": story.interrupted,
-        "passed": verdict.findings.total() == 0 and story.judged and not story.killed and not story.troubles,
+        "passed": verdict.findings.total() == 0 and story.judged and not story.killed and not story.problems,
         "judged": story.judged,
         "clients_killed": list(story.killed),
         "anomalies": {kind.value: verdict.findings.counts.get(kind, 0) for kind in AnomalyKind},
@@ -64,7 +64,7 @@ def compose(options: Options, story: Story, verdict: RunVerdict) -> dict[str, An
             for each in verdict.findings.examples()
         ],
         "anomaly_meanings": {kind.value: MEANINGS[kind] for kind in AnomalyKind},
-        "troubles": list(story.troubles),
+        "problems": list(story.problems),
         "faults": {
             **{kind.value: counts.get(kind.value, 0) for kind in FaultKind},
             "agents that ended by themselves": counts.get("exit", 0),

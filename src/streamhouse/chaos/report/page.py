@@ -49,7 +49,7 @@ def as_page(document: Mapping[str, Any]) -> str:
 partition are silences of two seconds and more: a client waited, an agent ran, and nothing was acknowledged.</p>
 <h2>Anomalies</h2>
 {_anomalies(document)}
-{_troubles(document)}
+{_problems(document)}
 <h2>Longest silence of each partition</h2>
 {_gaps(document)}
 </body></html>
@@ -85,10 +85,10 @@ def _anomalies(document: Mapping[str, Any]) -> str:
     return _table(counts, ["kind", "count", "meaning"]) + shown
 
 
-def _troubles(document: Mapping[str, Any]) -> str:
-    if not document["troubles"]:
+def _problems(document: Mapping[str, Any]) -> str:
+    if not document["problems"]:
         return ""
-    return "<h2>Trouble with the run itself</h2>" + _table([[escape(each)] for each in document["troubles"]])
+    return "<h2>Problems with the run itself</h2>" + _table([[escape(each)] for each in document["problems"]])
 
 
 def _gaps(document: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 _WIDTH: Final = 28
 _EXAMPLES_SHOWN: Final = 10
-_MAX_TROUBLES: Final = 10
+_MAX_PROBLEMS: Final = 10
 SILENCE: Final = "longest silence while an agent ran"
 
 
@@ -29,8 +29,8 @@ def as_text(document: Mapping[str, Any]) -> str:
         f"{each['longest_gap_outside_outages_s']:.1f} s"
         for each in document["partitions"]
     ]
-    for trouble in document["troubles"][:_MAX_TROUBLES]:
-        lines += ["", f"trouble with the run itself: {trouble}"]
+    for problem in document["problems"][:_MAX_PROBLEMS]:
+        lines += ["", f"problem with the run itself: {problem}"]
     return "\n".join(lines) + "\n"
 
 
@@ -82,8 +82,8 @@ def headline(document: Mapping[str, Any]) -> str:
         return f"{doubt}{total} {'anomaly' if total == 1 else 'anomalies'} ({kinds})"
     if killed:
         return f"{doubt}no anomaly"
-    if document["troubles"]:
-        return "no anomaly, but the run itself had trouble; its verdict may be incomplete"
+    if document["problems"]:
+        return "no anomaly, but the run itself had problems; its verdict may be incomplete"
     return "no anomaly"
 
 

@@ -1,4 +1,4 @@
-"""`streamhouse chaos`: real clients, real faults, and a judge that shares no code with the engine."""
+"""`streamhouse chaos`: real clients, real faults, and a checker that shares no code with the engine."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def chaos(
     keep: Annotated[bool, typer.Option("--keep", help="Keep history, logs and data even when all is well.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Let real Kafka clients write and read while agents and stores fail; then judge the log and report."""
+    """Let real Kafka clients write and read while agents and stores fail; then check the log and report."""
     from streamhouse.chaos.options import Options, parse_faults, parse_pids, parse_settings
     from streamhouse.chaos.report.text import as_text
     from streamhouse.chaos.run import run_chaos

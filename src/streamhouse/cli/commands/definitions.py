@@ -106,7 +106,7 @@ class DefinitionCommands(ABC, Generic[S]):
         self,
         chosen: ChosenSettings,
         names: Names,
-        reset: Annotated[bool, typer.Option("--reset", help="Begin again, from the beginning of the topics.")] = False,
+        reset: Annotated[bool, typer.Option("--reset", help="Begin again, from where the definition starts.")] = False,
         yes: YesOption = False,
     ) -> None:
         """Start them; a runner picks them up within a second."""
@@ -117,7 +117,7 @@ class DefinitionCommands(ABC, Generic[S]):
             consent([line for name in names for line in self.reset_plan(service.get(name))], yes=yes)
         for name in names:
             service.want(name, WantedState.RUNNING, reset=reset)
-            note(f"{name} is started" + (", from the beginning" if reset else ""))
+            note(f"{name} is started" + (", in a new generation" if reset else ""))
         if not service.has_runner():
             note(f"no runner is there: start one with `streamhouse {self.noun} run`")
 

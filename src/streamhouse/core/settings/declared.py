@@ -77,7 +77,7 @@ class MetadataSettings:
         at_most="30d",
         doc="How long the id of a commit is kept at least, so that a repeat of the commit is recognised. Ids whose "
         "objects could still be committed are kept for longer, whatever this says.",
-        why="acks=1 records come back under their id for ten minutes after they were written (R4); the lower bound is "
+        why="acks=1 records are resubmitted under their id for ten minutes after their write (R4); the lower bound is "
         "twice that, the default six times, for clocks that disagree",
     )
 
@@ -212,7 +212,7 @@ class LeaseSettings:
         at_most=format_duration(MAX_LEASE_TTL_MS),
         fast="6s",
         doc="How long a lease lasts without a renewal.",
-        why="the partitions of a crashed agent stand still for at most this long",
+        why="three renewals fit into it; it is over when a crashed agent counts as dead",
     )
     renew_interval_ms: int = duration(
         "10s",

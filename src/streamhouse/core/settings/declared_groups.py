@@ -1,4 +1,4 @@
-"""The settings of consumer groups. Declared like those in declared.py, which holds the whole."""
+"""The settings of consumer groups. Declared like those in declared.py, which has all sections."""
 
 from __future__ import annotations
 

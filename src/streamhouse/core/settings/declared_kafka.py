@@ -1,4 +1,4 @@
-"""The settings of the Kafka door. Declared like those in declared.py, which holds the whole."""
+"""The settings of the Kafka port. Declared like those in declared.py, which has all sections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from streamhouse.core.settings.schema import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaSettings:
-    """The Kafka door: where it listens, what it tells clients, how much it takes from them."""
+    """The Kafka port: where it listens, which address it tells clients, and its limits."""
 
     enabled: bool | None = optional_boolean(
         doc="Serve the Kafka protocol. Unset: yes in `streamhouse dev`, `agent` and `server`, no when opened from "

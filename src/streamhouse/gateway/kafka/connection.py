@@ -266,7 +266,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     @property
     def is_held_back(self) -> bool:
-        """Not read because of us: then silence is not the client's."""
+        """Whether this server has stopped reading the socket. Then it is not the client's fault that no bytes come."""
         return self._paused
 
     # The end.

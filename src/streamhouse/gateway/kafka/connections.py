@@ -182,7 +182,7 @@ class Connections:
     # The sweep.
 
     def close(self) -> None:
-        """Admit nobody any more."""
+        """Refuse every new connection from now on."""
         self._is_closed = True
 
     def stop_sweeping(self) -> None:

@@ -44,8 +44,8 @@ class _Told:
         self.high_watermark = -1
         self.log_start_offset = -1
 
-    def is_news(self, answer: PartitionAnswer) -> bool:
-        """Whether it must be told; notes it as told."""
+    def has_changed(self, answer: PartitionAnswer) -> bool:
+        """Whether the client must get this answer. Remembers it as sent."""
         news = bool(answer.size_bytes)
         if answer.high_watermark != self.high_watermark:
             self.high_watermark, news = answer.high_watermark, True
@@ -106,7 +106,7 @@ def _news_of(session: _Session, wanted: Sequence[Wanted], answers: Sequence[Part
         told = session.partitions.get(name)
         if told is None:
             continue  # forgotten by a request that came meanwhile, which the client must have given up this one for
-        if told.is_news(answers[place]):
+        if told.has_changed(answers[place]):
             news.append(place)
             if answers[place].size_bytes:
                 session.partitions[name] = session.partitions.pop(name)
@@ -156,7 +156,7 @@ class FetchSessions:
         self._next_id = self._next_id % _MAX_ID + 1
         for each, answer in zip(wanted, answers, strict=True):
             told = _Told(each)
-            told.is_news(answer)
+            told.has_changed(answer)
             session.partitions[(each[0], each[1].partition)] = told
         self._sessions[session.session_id] = session
         self._partitions += len(session.partitions)

@@ -150,7 +150,7 @@ class Inbox:
     def _bad_size(self, size: int) -> MalformedRequest:
         first = bytes(self._view[self._start : self._start + _SIZE_BYTES])
         if first in _HTTP_METHODS:
-            return MalformedRequest("this is HTTP", hint="the REST API listens on another port")
+            return MalformedRequest("this is HTTP", hint="health and metrics are at admin.listen")
         if first[:2] == b"\x16\x03":
             return MalformedRequest("this is a TLS handshake", hint="connect with security.protocol=PLAINTEXT")
         if size > self._max_frame_bytes:

@@ -21,7 +21,7 @@ from streamhouse.log.leased.protocols import WriteAheadLog
 @dataclass(slots=True, kw_only=True)
 class Closing:
     wal: WriteAheadLog
-    in_trouble: asyncio.Event
+    failing: asyncio.Event
     wal_is_durable: bool
     _deadline_s: float | None = None
     _wal_failed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -56,7 +56,7 @@ class Closing:
         )
 
     async def _given_up(self, deadline_s: float) -> None:
-        reasons = [self.in_trouble, self._wal_failed] if self.wal_is_durable else []
+        reasons = [self.failing, self._wal_failed] if self.wal_is_durable else []
         waits = [asyncio.create_task(reason.wait()) for reason in (*reasons, asyncio.Event())]
         try:
             await asyncio.wait(

@@ -101,7 +101,7 @@ class Committer:
     """The pause between two steps of work on the event loop. More than 0 where no client waits for a commit: without a
     real pause the WAL's thread, which clients wait for, would rarely get the interpreter lock."""
     health: FlushHealth = field(default_factory=FlushHealth)
-    in_trouble: asyncio.Event = field(default_factory=asyncio.Event)
+    failing: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while the health shows a problem."""
     stamps: StoreStamps = field(init=False)
     _uploads: Outage = field(init=False)
@@ -267,19 +267,19 @@ class Committer:
         self.health.store_problem = problem
         self.health.uploads_retried += bool(problem)
         _tell(self._uploads, problem)
-        self._note_trouble()
+        self._note_failing()
 
     def _note_metadata(self, problem: str) -> None:
         self.health.metadata_problem = problem
         self.health.commits_retried += bool(problem)
         _tell(self._commits, problem)
-        self._note_trouble()
+        self._note_failing()
 
-    def _note_trouble(self) -> None:
+    def _note_failing(self) -> None:
         if self.health.store_problem or self.health.metadata_problem:
-            self.in_trouble.set()
+            self.failing.set()
         else:
-            self.in_trouble.clear()
+            self.failing.clear()
 
 
 def _tell(outage: Outage, problem: str) -> None:

@@ -39,9 +39,9 @@ _PART_BYTES: Final = 8 * MIB  # what a commit of resubmitted frames refuses is u
 @dataclass(slots=True, kw_only=True)
 class Swept:
     never_again: int = 0
-    """How many frames could not come back any more."""
+    """How many frames can neither be replayed nor resubmitted any more."""
     given_up: dict[PartitionKey, list[HeldFrame]] = field(default_factory=dict)
-    """Frames that could have come back."""
+    """Frames that could still have been resubmitted."""
 
     @property
     def count(self) -> int:

@@ -130,7 +130,7 @@ class LeasedLog:
         )
         self._closing = Closing(
             wal=wal,
-            in_trouble=self._committer.in_trouble,
+            failing=self._committer.failing,
             wal_is_durable=self._wal_is_durable,
         )
         wal.on_synced(self._writing.synced)

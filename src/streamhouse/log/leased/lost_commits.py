@@ -82,7 +82,7 @@ class LostCommits:
             f"the metadata store has lost commits that it had confirmed. {stranded_words(str(partition), frames)}."
             f" The store has fallen back to an older state, as after a fail-over to a standby without the last commits."
             f" Records that it lost are gone, acknowledged ones too. Of the {count} batches behind them none was"
-            " acknowledged with acks=all: those of acks=1 without producer id come back as new records, the others are"
+            " acknowledged with acks=all: those of acks=1 without producer id become new records, the others are"
             " dropped, and their producers send them again"
         )
         _log.error(

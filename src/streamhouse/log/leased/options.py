@@ -39,7 +39,7 @@ class LeasedStats:
     resubmitted_batches: int = 0
     dropped_batches: int = 0
     given_up_batches: int = 0
-    """Acknowledged acks=1 batches that could have come back, dropped because writes were refused for want of room."""
+    """Acknowledged acks=1 batches that could have been resubmitted, dropped because new writes had no room."""
     refused_commits: int = 0
     stranded_batches: int = 0
     """R23: batches in the WAL that did not continue the log, because the metadata store had lost commits."""

@@ -46,7 +46,7 @@ from streamhouse.wire.buffers import byte_view
 _MAX_REPLACED: Final = 10  # objects that vanish one after another during one read: compaction is not that fast
 _MAX_STALLS: Final = 3
 _DAMAGE_PACE_S: Final = 0.5
-"""How long a patient read with a damaged partition waits for the others: some clients ask again at once."""
+"""How long a read with a damaged partition waits for the others: some clients ask again at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,13 +132,13 @@ class LogReader:
         max_bytes: int,
         min_bytes: int = 1,
         max_wait_ms: int = 0,
-        patient: bool = False,
+        wait_despite_damage: bool = False,
     ) -> list[ReadResult | StreamHouseError]:
         """Read several partitions as one: bytes are counted over all of them, and one wait serves all.
 
         Partitions are served in the order of the request. Only the first batch of the whole answer may be larger than
-        the limit. An error in one partition does not affect the others, but ends the wait. ``patient``: a damaged
-        object ends it only after half a second, because some clients ask for the same again at once.
+        the limit. An error in one partition does not affect the others, but ends the wait. ``wait_despite_damage``: a
+        damaged object ends it only after half a second, because some clients ask for the same again at once.
         """
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
@@ -150,7 +150,7 @@ class LogReader:
         while True:
             await self._fill_all(cursors)
             counted = cursors
-            if patient and any(isinstance(cursor.error, DamagedObject) for cursor in cursors):
+            if wait_despite_damage and any(isinstance(cursor.error, DamagedObject) for cursor in cursors):
                 counted = [cursor for cursor in cursors if not isinstance(cursor.error, DamagedObject)]
                 deadline_s = min(deadline_s, begun_s + _DAMAGE_PACE_S)
             timeout_s = deadline_s - loop.time()

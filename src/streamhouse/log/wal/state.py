@@ -72,7 +72,7 @@ class FrameGroup:
 
     generation: int
     first_lsn: int
-    """Of the file."""
+    """The LSN of the first frame in the file."""
     lsns: list[int]
 
 

@@ -50,7 +50,7 @@ Position = tuple[SourcePosition, ...]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     generation: int
-    """Of the definition. ``--reset`` begins a new generation, for which earlier progress does not count."""
+    """The definition's generation. ``--reset`` begins a new one, for which earlier progress does not count."""
     query_id: str
     batch_id: int
     position: Position

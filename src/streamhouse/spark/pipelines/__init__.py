@@ -1,7 +1,7 @@
 """SQL pipelines: topics → Spark SQL → a target.
 
     spec.py, parsing.py, yaml_file.py     what a pipeline is, and how users write it (pure)
-    catalog.py, service.py                pipelines as definitions (spark/definitions/ has what tables share)
+    service.py                            what the commands call (spark/definitions/ has what tables share)
     query.py, validation.py, start.py     from a definition to a streaming query
     target_*.py, postgres_*.py            where rows go, each batch once
     isolated.py                           pipelines with a Spark application of their own

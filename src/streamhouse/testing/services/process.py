@@ -26,7 +26,7 @@ from streamhouse.core.clock import Clock, SystemClock
 from streamhouse.core.errors import ServiceFailed
 
 _LOG_TAIL_LINES = 20
-_STOP_DEADLINE_MS = 40_000  # above the supervisor's own patience, which ends in SIGKILL
+_STOP_DEADLINE_MS = 40_000  # longer than the supervisor waits before it sends SIGKILL
 _POLL_S = 0.02
 
 # What a server inherits: enough to find its libraries and to speak UTF-8, none of the caller's credentials or settings.

@@ -61,21 +61,21 @@ def ask(victim: Victim, key: int, version: int, **fields: Any) -> Message:
     return read_response(key, version, memoryview(response)[5 if has_flexible_response(key, version) else 4 :])
 
 
-def fuzz(victim: Victim, frames: Iterable[bytes], *, warm_up: int, patience_s: float = HANG_S) -> Report:
-    """``patience_s``: how long a frame may be without an answer before we leave, where long polls are in order."""
+def fuzz(victim: Victim, frames: Iterable[bytes], *, warm_up: int, wait_s: float = HANG_S) -> Report:
+    """``wait_s``: how long a frame may be without an answer before we leave, where long polls are in order."""
     report = Report()
     witness = victim.connect(HANG_S)
-    attacker = victim.connect(patience_s)
+    attacker = victim.connect(wait_s)
     with witness:
         for frame in frames:
             report.frames += 1
             outcome = _send(attacker, frame)
             report.outcomes[outcome] += 1
-            if outcome == "unanswered" and patience_s >= HANG_S:
+            if outcome == "unanswered" and wait_s >= HANG_S:
                 raise Hung(f"no answer and no end to {frame.hex()}")
             if outcome != "answered":
                 attacker.close()
-                attacker = victim.connect(patience_s)
+                attacker = victim.connect(wait_s)
             if report.frames % WITNESS_EVERY == 0:
                 _ask_as_a_good_client(witness, frame)
             if report.frames == warm_up:

@@ -161,10 +161,10 @@ def test_every_handler_on_a_running_platform(tmp_path: Path) -> None:
     with platform_victim(tmp_path) as (victim, log):
         topic_ids = create_topics(victim)
         sent = frames(FRAMES, never=CREATING, topic_ids=topic_ids)
-        report = fuzz(victim, sent, warm_up=FRAMES // 2, patience_s=0.05)
+        report = fuzz(victim, sent, warm_up=FRAMES // 2, wait_s=0.05)
         assert_unharmed(report, FRAMES, growth_per_frame_bytes=MAX_GROWTH_PER_WRITING_FRAME_BYTES)
         ends = written(victim)
         assert min(ends.values()) > FRAMES // 200, f"batches must reach the log to be worth sending: {ends}"
-        fuzz(victim, frames(FRAMES // 20, only=CREATING), warm_up=0, patience_s=0.05)
+        fuzz(victim, frames(FRAMES // 20, only=CREATING), warm_up=0, wait_s=0.05)
     assert "Traceback" not in log.read_text(), log.read_text()[-5000:]
     assert report.outcomes["answered"] > FRAMES // 20

@@ -1,6 +1,6 @@
 """DeleteTopics (20), versions 1–6: by name, from version 6 on also by id.
 
-The topic is gone from every broker at once; its objects follow when nothing can need them any more.
+The topic is gone from every broker at once. Its objects stay: nothing deletes objects yet.
 """
 
 from __future__ import annotations

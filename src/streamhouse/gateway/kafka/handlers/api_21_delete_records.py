@@ -1,7 +1,7 @@
 """DeleteRecords 21, versions 0–2: raise the log start of partitions led here.
 
 Behaviour: offset -1 is the high watermark; beyond it is 1; below the log start changes nothing and answers where that
-is. 44 for a topic that is only compacted. Objects that nothing needs any more go later. A partition that this agent is
+is. 44 for a topic that is only compacted. No objects are deleted yet. A partition that this agent is
 about to lead, or hands over, is waited for: up to five seconds, or the request's time-out.
 
 Deviations: none known. There are no followers to wait for.

@@ -238,7 +238,7 @@ def _array_reader(field: FieldSpec, version: int, flexible: bool, nullable: bool
 
 
 def _min_item_bytes(field: FieldSpec, version: int, flexible: bool) -> int:
-    """Of one item of an array, or of a field that is none."""
+    """The fewest bytes that one item of this array takes, or the field itself if it is not an array."""
     match field.kind:
         case "struct":
             inner = [one for one in field.fields if version in one.versions and one.tag is None]
