@@ -238,11 +238,12 @@ class TestTopicConfigs:
 EXTENDED = """
 import sys, time
 from streamhouse.cli import main, conventions
+from streamhouse.cli.output import progress
 from streamhouse.core.errors import TopicNotFound
 
 @main.app.command()
 def wait():
-    with conventions.progress("waiting"):
+    with progress("waiting"):
         conventions.note("ready")
         time.sleep(60)
 
