@@ -304,7 +304,10 @@ def command_blocks(path: str, command: Any) -> Iterator[str]:
         block.append("Commands: " + ", ".join(code(name) for name in names) + ".")
         yield "\n\n".join(block)
         for name in names:
-            yield from command_blocks(f"{path} {name}", command.commands[name])
+            found = command.commands[name]
+            yield from command_blocks(
+                f"{path} {name}", cli_main.load(name) if isinstance(found, cli_main.LazyCommand) else found
+            )
     else:
         yield "\n\n".join(block)
 

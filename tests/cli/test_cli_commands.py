@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
+import pkgutil
 import pty
 import re
 import signal
@@ -13,12 +15,24 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer.main
 
 from streamhouse import __version__
+from streamhouse.cli import commands
+from streamhouse.cli.main import COMMANDS, load
 from streamhouse.core.settings import SCHEMA
 from streamhouse.core.topic_config import TOPIC_CONFIGS
 
 PROGRAM = [sys.executable, "-m", "streamhouse"]
+LOADED = """
+import sys
+from streamhouse.cli.main import main
+try:
+    main()
+finally:
+    print(*sys.modules, file=sys.stderr)
+"""
+"""The program, which at its end writes to stderr what it has imported."""
 
 
 def clean_environment(**more: str) -> dict[str, str]:
@@ -58,15 +72,46 @@ class TestBasics:
     def test_help_names_every_command(self, streamhouse, flag: str) -> None:  # type: ignore[no-untyped-def]
         done = streamhouse(flag)
         assert done.returncode == 0
-        for command in ("config", "topic-configs"):
-            assert command in done.stdout
+        for command in COMMANDS:
+            assert f" {command} " in done.stdout
 
-    def test_help_loads_nothing_heavy(self, streamhouse) -> None:  # type: ignore[no-untyped-def]
-        program = "import sys, streamhouse.cli.main; print(*sorted(sys.modules))"
-        loaded = set(streamhouse("-c", program, program=[sys.executable]).stdout.split())
+    @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["tabel"]])
+    def test_what_calls_no_command_loads_nothing_heavy(self, streamhouse, arguments: list[str]) -> None:  # type: ignore[no-untyped-def]
+        loaded = set(streamhouse("-c", LOADED, *arguments, program=[sys.executable]).stderr.splitlines()[-1].split())
         heavy = {"pyarrow", "asyncpg", "obstore", "sqlite3", "asyncio", "pyspark", "numpy", "pandas", "grpc"}
         assert loaded & heavy == set()
-        assert "streamhouse.cli.main" in loaded
+        ours = {name for name in loaded if name.startswith("streamhouse.")}
+        assert "streamhouse.cli.main" in ours
+        assert {name for name in ours if not name.startswith(("streamhouse.cli", "streamhouse.core"))} == set()
+        assert {name for name in ours if name.startswith("streamhouse.cli.commands")} == set()
+
+    @pytest.mark.parametrize("name", COMMANDS)
+    def test_the_table_of_commands_has_the_help_that_each_command_has(self, name: str) -> None:
+        command = load(name)
+        assert command.name == name
+        assert command.help.split("\n\n")[0].replace("\n", " ") == COMMANDS[name].help
+
+    def test_the_table_of_commands_has_them_all(self) -> None:
+        files = {each.name for each in pkgutil.iter_modules(commands.__path__)}
+        registered = set()
+        for file in files:
+            if hasattr(module := importlib.import_module(f"{commands.__name__}.{file}"), "register"):
+                found = typer.Typer()
+                module.register(found)
+                registered |= {(name, file) for name in typer.main.get_group(found).commands}
+        assert registered == {(name, listed.module) for name, listed in COMMANDS.items()}
+
+    def test_a_mistyped_command_is_answered_with_the_closest_one(self, streamhouse) -> None:  # type: ignore[no-untyped-def]
+        assert "Did you mean 'table'?" in streamhouse("tabel").stderr
+
+    @pytest.mark.parametrize(
+        ("typed", "offered"),
+        [("t", "topic-configs"), ("table ", "vacuum"), ("config show --lease-", "--lease-ttl")],
+    )
+    def test_a_shell_completes_commands_and_what_they_take(self, streamhouse, typed: str, offered: str) -> None:  # type: ignore[no-untyped-def]
+        asked = {"_STREAMHOUSE_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": f"streamhouse {typed}"}
+        done = streamhouse(program=[str(Path(sys.executable).parent / "streamhouse")], **asked)
+        assert f'"{offered}":' in done.stdout
 
     def test_every_setting_is_a_flag_with_its_documentation(self, streamhouse) -> None:  # type: ignore[no-untyped-def]
         shown = streamhouse("config", "show", "--help").stdout
@@ -193,11 +238,12 @@ class TestTopicConfigs:
 EXTENDED = """
 import sys, time
 from streamhouse.cli import main, conventions
+from streamhouse.cli.output import progress
 from streamhouse.core.errors import TopicNotFound
 
 @main.app.command()
 def wait():
-    with conventions.progress("waiting"):
+    with progress("waiting"):
         conventions.note("ready")
         time.sleep(60)
 

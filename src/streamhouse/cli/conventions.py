@@ -11,7 +11,7 @@ import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
@@ -68,18 +68,6 @@ def consent(what: Sequence[str], *, yes: bool) -> None:
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         note("nothing was changed")
         raise typer.Exit(ExitCode.FAILURE)
-
-
-@contextlib.contextmanager
-def progress(doing: str) -> Iterator[Callable[[str], None]]:
-    """Show what is being done, on a terminal only. Yields a function that changes the text."""
-    if not sys.stderr.isatty():
-        yield lambda text: None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(doing) as status:
-        yield lambda text: status.update(text)
 
 
 @contextlib.contextmanager

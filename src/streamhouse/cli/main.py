@@ -1,14 +1,79 @@
-"""The `streamhouse` command. To add a command: one file in commands/ with ``register(app)``, one line below."""
+"""The `streamhouse` command, and the table of its commands.
+
+A command's module imports the platform, which takes longer than `--help` and `--version` may take. So a module is
+imported when its command is called, and the table has what `--help` shows of it: the first sentences of the command's
+own help, word for word, which a test compares. To add a command: one file in commands/ with ``register(app)``, and one
+line in the table.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import importlib
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
+import typer.main
+from typer.core import TyperCommand
 
 from streamhouse import __version__
 from streamhouse.cli import conventions
-from streamhouse.cli.commands import chaos, config, demo, pipeline, serve, spark, status, table, topic_configs
+
+
+class Listed(NamedTuple):
+    module: str
+    """The file in commands/."""
+    help: str
+
+
+COMMANDS: Final[Mapping[str, Listed]] = {
+    "chaos": Listed(
+        "chaos", "Let real Kafka clients write and read while agents and stores fail; then check the log and report."
+    ),
+    "demo": Listed(
+        "demo",
+        "Run three agents in this process, kill one, stop one, and show which agent leads what and where the data is.",
+    ),
+    "apply": Listed(
+        "pipeline",
+        "Create and update pipelines as a file says. The same file again changes nothing; others stay as they are.",
+    ),
+    "dev": Listed("serve", "Run everything in this process, on SQLite and a local directory unless told otherwise."),
+    "agent": Listed(
+        "serve", "Run one agent of a fleet: it takes its share of the partitions and gives them back when it stops."
+    ),
+    "server": Listed(
+        "serve", "Run the server; with DISABLE_EMBEDDED_AGENT=1 it leads nothing and leaves that to standalone agents."
+    ),
+    "status": Listed(
+        "status", "Show whether a process is ready, what is wrong with it and what to do, and its main figures."
+    ),
+    "topic-configs": Listed(
+        "topic_configs", "List every topic config: type, default, valid values, and whether it has an effect here."
+    ),
+    "config": Listed("config", "Show and check the settings."),
+    "pipeline": Listed("pipeline", "SQL from topics into topics, tables and PostgreSQL."),
+    "spark": Listed("spark", "What a Spark cluster needs of StreamHouse."),
+    "table": Listed("table", "Topics as Parquet, Iceberg and Delta tables."),
+}
+
+
+def load(name: str) -> Any:
+    """Imports the module of a command and returns the command itself."""
+    module = importlib.import_module(f"streamhouse.cli.commands.{COMMANDS[name].module}")
+    found = typer.Typer()
+    module.register(found)
+    return typer.main.get_group(found).commands[name]
+
+
+class LazyCommand(TyperCommand):
+    """Stands in the list of commands. To call the command and to complete its arguments, both typer and the shell ask
+    for a context first; they get the context of the command itself."""
+
+    def make_context(self, *args: Any, **more: Any) -> Any:
+        assert self.name is not None
+        return load(self.name).make_context(*args, **more)
+
 
 app = typer.Typer(
     name="streamhouse",
@@ -19,15 +84,13 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"]},
 )
 
-chaos.register(app)
-config.register(app)
-demo.register(app)
-pipeline.register(app)
-serve.register(app)
-spark.register(app)
-status.register(app)
-table.register(app)
-topic_configs.register(app)
+
+def _never_called() -> None:
+    """Typer wants a function for each command; ``LazyCommand`` loads the real one."""
+
+
+for _name, _listed in COMMANDS.items():
+    app.command(_name, cls=LazyCommand, help=_listed.help)(_never_called)
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,4 +1,4 @@
-"""Data for people and for machines: `--output table` and `--output json`.
+"""Data for people and for machines: `--output table` and `--output json`; and progress, for people.
 
 A table on a terminal has colours and fits the window; anywhere else it is plain aligned text, one row a line, nothing
 cut, so that grep and awk can be trusted with it. JSON is one document with sorted, stable field names.
@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import Annotated
 
 import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from streamhouse.cli.conventions import emit
 
@@ -23,6 +28,16 @@ class Output(StrEnum):
 
 
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="A table for people, or JSON for machines.")]
+
+
+@contextmanager
+def progress(doing: str) -> Iterator[Callable[[str], None]]:
+    """Show what is being done, on stderr and on a terminal only. Yields a function that changes the text."""
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    with Console(stderr=True).status(doing) as status:
+        yield lambda text: status.update(text)
 
 
 def show_json(document: object) -> None:
@@ -67,11 +82,6 @@ def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _show_rich(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")

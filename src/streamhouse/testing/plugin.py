@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pytest
 
+import streamhouse as package  # it loads the platform when StreamHouse is first asked for
+
 if TYPE_CHECKING:
     from streamhouse.app.platform import StreamHouse
 
@@ -86,12 +88,10 @@ def streamhouse_options(tmp_path: Path) -> dict[str, Any]:
 @contextmanager
 def running(options: Mapping[str, Any]) -> Iterator[RunningStreamHouse]:
     """A platform opened with ``options``, for as long as the block lasts."""
-    from streamhouse.app.platform import StreamHouse
-
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="streamhouse", daemon=True)
     thread.start()
-    opened = StreamHouse.open(**options)
+    opened = package.StreamHouse.open(**options)
     try:
         api = asyncio.run_coroutine_threadsafe(opened.__aenter__(), loop).result(_TIMEOUT_S)
         try:

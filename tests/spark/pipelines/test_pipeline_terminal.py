@@ -25,14 +25,14 @@ import logging
 import sys
 
 from streamhouse.cli.commands.spark_runner import RunProgress, log_to_stderr
-from streamhouse.spark.definitions.reports import Report, State
+from streamhouse.spark.definitions.reports import Report, RunState
 from streamhouse.spark.definitions.runner import Shown
 
 log_to_stderr(events=False)
 with RunProgress("pipeline") as show:
     for batch in range(30):
-        failed = Report(state=State.FAILED, error="Spark has stopped the query, " + "and says a lot about it " * 20)
-        running = Report(state=State.RUNNING, batch=batch, rows=batch * 1234, rows_per_second=617.2, lag=29 - batch)
+        failed = Report(state=RunState.FAILED, error="Spark has stopped the query, " + "and says a lot about it " * 20)
+        running = Report(state=RunState.RUNNING, batch=batch, rows=batch * 1234, rows_per_second=617.2, lag=29 - batch)
         shown = [Shown(name="per-minute", report=running)]
         show([*shown, Shown(name="broken", report=failed)] if batch < 20 else shown)
         if batch == 5:

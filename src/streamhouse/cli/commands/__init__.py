@@ -1,5 +1,4 @@
-"""One file per command (or command group). Each has ``register(app)``, and main.py calls it.
+"""One file per command (or command group). Each has ``register(app)``; main.py has the table of commands.
 
-A command's file may import only what is quick: `streamhouse --help` imports them all and must answer within 250 ms.
-Whatever is heavy is imported inside the function that needs it.
+A command's file is imported when the command is called. It imports what it needs at its top, except optional extras.
 """

@@ -7,9 +7,13 @@ from typing import Annotated
 
 import typer
 
-from streamhouse.cli.conventions import emit, note, progress
+from streamhouse.chaos.options import Options, parse_faults, parse_pids, parse_settings
+from streamhouse.chaos.report.text import as_text
+from streamhouse.chaos.run import run_chaos
+from streamhouse.cli.conventions import emit, note
 from streamhouse.cli.exit_codes import ExitCode
-from streamhouse.cli.output import Output, OutputOption, show_json
+from streamhouse.cli.output import Output, OutputOption, progress, show_json
+from streamhouse.core.randomness import SystemRandomness
 
 _RESULTS = Path("chaos-results")
 
@@ -70,11 +74,6 @@ def chaos(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Let real Kafka clients write and read while agents and stores fail; then check the log and report."""
-    from streamhouse.chaos.options import Options, parse_faults, parse_pids, parse_settings
-    from streamhouse.chaos.report.text import as_text
-    from streamhouse.chaos.run import run_chaos
-    from streamhouse.core.randomness import SystemRandomness
-
     options = Options(
         minutes=minutes,
         agents=agents,

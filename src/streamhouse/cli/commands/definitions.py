@@ -3,7 +3,7 @@
 Both groups use the same words, flags and order of arguments. A subclass of ``DefinitionCommands`` says what is special
 about a kind: how it is opened, its columns in a listing, what a reset removes.
 
-The stores and Spark are imported inside the functions: they take longer to import than `streamhouse --help` may take.
+PySpark and the table formats are imported by the functions that need them: a listing works without them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Generic, TypeVar
 
 import typer
 
@@ -32,14 +32,13 @@ from streamhouse.cli.output import Output, OutputOption, show_facts, show_json, 
 from streamhouse.cli.setting_flags import ChosenSettings
 from streamhouse.core.errors import InvalidSetting
 from streamhouse.core.settings import SCHEMA
+from streamhouse.metadata.contract import WantedState
+from streamhouse.spark.definitions.catalog import Stored
 from streamhouse.spark.definitions.reports import STALE_MS, RunState, read_report
+from streamhouse.spark.definitions.runner import Shown
+from streamhouse.spark.definitions.service import DefinitionService, Place, place_of
 
-if TYPE_CHECKING:
-    from streamhouse.spark.definitions.catalog import Stored
-    from streamhouse.spark.definitions.runner import Shown
-    from streamhouse.spark.definitions.service import DefinitionService, Place
-
-S = TypeVar("S", bound="DefinitionService[Any]")
+S = TypeVar("S", bound=DefinitionService[Any])
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The name.")]
 Names = Annotated[list[str], typer.Argument(metavar="NAME…", help="One or more names.")]
@@ -80,8 +79,6 @@ class DefinitionCommands(ABC, Generic[S]):
         """Lines that say what a reset removes and what it keeps."""
 
     def open(self, chosen: ChosenSettings, checkpoints: str | None = None) -> S:
-        from streamhouse.spark.definitions.service import place_of
-
         return self.make(place_of(chosen.load().settings, checkpoints))
 
     def shared(self) -> dict[str, Callable[..., None]]:
@@ -95,8 +92,6 @@ class DefinitionCommands(ABC, Generic[S]):
         }
 
     def create(self, service: S, spec: Any, *, start: bool) -> None:
-        from streamhouse.metadata.contract import WantedState
-
         service.create(spec, WantedState.RUNNING if start else WantedState.STOPPED)
         after = "run`" if start else f"start {spec.name}`"
         what = "runs it" if start else "starts it"
@@ -110,8 +105,6 @@ class DefinitionCommands(ABC, Generic[S]):
         yes: YesOption = False,
     ) -> None:
         """Start them; a runner picks them up within a second."""
-        from streamhouse.metadata.contract import WantedState
-
         service = self.open(chosen)
         if reset:
             consent([line for name in names for line in self.reset_plan(service.get(name))], yes=yes)
@@ -123,8 +116,6 @@ class DefinitionCommands(ABC, Generic[S]):
 
     def stop(self, chosen: ChosenSettings, names: Names) -> None:
         """Stop them; they go on from there when started again."""
-        from streamhouse.metadata.contract import WantedState
-
         service = self.open(chosen)
         for name in names:
             service.want(name, WantedState.STOPPED)
@@ -309,8 +300,6 @@ def events(stored: Stored[Any], *, after: tuple[int, int]) -> list[tuple[tuple[i
 
 def state_of(stored: Stored[Any], now_ms: int) -> str:
     """The reported state, corrected for a runner that was killed and could not report that."""
-    from streamhouse.metadata.contract import WantedState
-
     report = read_report(stored.report)
     is_live = report.state in (RunState.STARTING, RunState.RUNNING, RunState.FAILED)
     if is_live and now_ms - stored.report_at_ms > STALE_MS:

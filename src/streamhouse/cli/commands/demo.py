@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import typer
 
-from streamhouse.cli.conventions import note, progress
-from streamhouse.cli.output import Output, OutputOption, show_json, show_table
+from streamhouse.app.story import tell_story
+from streamhouse.cli.conventions import note
+from streamhouse.cli.output import Output, OutputOption, progress, show_json, show_table
 from streamhouse.cli.setting_flags import ChosenSettings, takes_settings
+from streamhouse.core.clock import SystemClock
+from streamhouse.core.randomness import SystemRandomness
+from streamhouse.core.settings import Settings
 from streamhouse.core.urls import mask_url
-
-if TYPE_CHECKING:
-    from streamhouse.core.settings import Settings
 
 _DIRECTORY = "demo"
 
@@ -48,12 +49,6 @@ def _settings(chosen: ChosenSettings) -> Settings:
 
 
 def _run(settings: Settings, output: Output) -> list[dict[str, object]]:
-    import asyncio
-
-    from streamhouse.app.story import tell_story
-    from streamhouse.core.clock import SystemClock
-    from streamhouse.core.randomness import SystemRandomness
-
     steps: list[dict[str, object]] = []
 
     def tell(heading: str, columns: Sequence[str], rows: Sequence[Sequence[str | int]]) -> None:

@@ -24,18 +24,20 @@ from streamhouse.cli.commands.definitions import (
     spark_config,
 )
 from streamhouse.cli.commands.spark_runner import open_application, shows_progress
-from streamhouse.cli.conventions import YesOption, consent, note, progress
+from streamhouse.cli.conventions import YesOption, consent, note
 from streamhouse.cli.exit_codes import ExitCode
-from streamhouse.cli.output import Output, OutputOption, show_json, show_table
+from streamhouse.cli.output import Output, OutputOption, progress, show_json, show_table
 from streamhouse.cli.setting_flags import ChosenSettings, add_group, takes_settings
-from streamhouse.core.errors import InvalidSetting
+from streamhouse.core.clock import SystemClock
+from streamhouse.core.errors import InvalidSetting, StreamHouseError
+from streamhouse.spark.definitions.catalog import Stored
+from streamhouse.spark.definitions.service import Place
+from streamhouse.spark.pipelines.isolated import IsolatedRunners
+from streamhouse.spark.pipelines.parsing import load_pipeline
+from streamhouse.spark.pipelines.service import Pipelines
+from streamhouse.spark.pipelines.spec import PipelineSpec, TargetKind
 
 if TYPE_CHECKING:
-    from streamhouse.spark.definitions.catalog import Stored
-    from streamhouse.spark.definitions.service import Place
-    from streamhouse.spark.pipelines.isolated import IsolatedRunners
-    from streamhouse.spark.pipelines.service import Pipelines
-    from streamhouse.spark.pipelines.spec import PipelineSpec
     from streamhouse.spark.pipelines.yaml_file import WantedPipeline
 
 
@@ -50,13 +52,11 @@ def register(app: typer.Typer) -> None:
     app.command("apply")(takes_settings(commands.apply))
 
 
-class PipelineCommands(DefinitionCommands["Pipelines"]):
+class PipelineCommands(DefinitionCommands[Pipelines]):
     noun = "pipeline"
     columns = ("target",)
 
     def make(self, place: Place) -> Pipelines:
-        from streamhouse.spark.pipelines.service import Pipelines
-
         return Pipelines(place)
 
     def own_row(self, stored: Stored[Any]) -> dict[str, Any]:
@@ -123,8 +123,6 @@ class PipelineCommands(DefinitionCommands["Pipelines"]):
         start_it: Start = True,
     ) -> None:
         """Define a pipeline. A runner (`pipeline run`) runs it."""
-        from streamhouse.spark.pipelines.parsing import load_pipeline
-
         document: dict[str, Any] = {
             "name": name,
             "sources": _sources(sources, schema or [], watermark or [], starting),
@@ -147,8 +145,6 @@ class PipelineCommands(DefinitionCommands["Pipelines"]):
         yes: YesOption = False,
     ) -> None:
         """Delete stopped pipelines, their checkpoints and their progress; the rows in their targets stay."""
-        from streamhouse.spark.pipelines.spec import TargetKind
-
         pipelines, plan = self.open(chosen, checkpoints), list[str]()
         for name in names:
             target = pipelines.get(name).spec.target
@@ -218,9 +214,6 @@ class PipelineCommands(DefinitionCommands["Pipelines"]):
     def isolated(
         self, chosen: ChosenSettings, master: str, checkpoints: str | None, conf: list[str] | None, fast_start: bool
     ) -> IsolatedRunners:
-        from streamhouse.core.clock import SystemClock
-        from streamhouse.spark.pipelines.isolated import IsolatedRunners
-
         flags: list[tuple[str, object]] = [("--parent", os.getpid()), ("--master", master)]
         flags += [("--checkpoints", checkpoints), ("--fast-start", fast_start)]
         flags += [("--conf", each) for each in conf or []]
@@ -231,7 +224,6 @@ class PipelineCommands(DefinitionCommands["Pipelines"]):
 def _validate(
     pipelines: Pipelines, specs: Sequence[PipelineSpec], master: str, config: dict[str, str]
 ) -> list[dict[str, object]]:
-    from streamhouse.core.errors import StreamHouseError
     from streamhouse.spark.pipelines.validation import validate
 
     rows: list[dict[str, object]] = []

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from streamhouse.app.demo import load_demo
+from streamhouse.app.platform import StreamHouse
+from streamhouse.app.process import run_until_stopped
 from streamhouse.cli.conventions import note
 from streamhouse.cli.exit_codes import ExitCode
 from streamhouse.cli.output import show_table
 from streamhouse.cli.setting_flags import ChosenSettings, takes_settings
 from streamhouse.core.errors import InvalidSetting
+from streamhouse.core.settings import LogFormat, Settings
 from streamhouse.core.urls import mask_url
-
-if TYPE_CHECKING:
-    from streamhouse.app.platform import StreamHouse
-    from streamhouse.core.settings import Settings
 
 
 def register(app: typer.Typer) -> None:
@@ -52,11 +53,6 @@ def server(chosen: ChosenSettings) -> None:
 
 
 def _run(settings: Settings, name: str, *, demo: bool = False) -> None:
-    import asyncio
-
-    from streamhouse.app.process import run_until_stopped
-    from streamhouse.core.settings import LogFormat
-
     note(f"streamhouse {name} starts")
     settings = _with_ports(settings)
     ended = asyncio.run(run_until_stopped(settings, ready=lambda sh: _ready(sh, settings, demo=demo)))
@@ -85,8 +81,6 @@ def _with_ports(settings: Settings) -> Settings:
 async def _ready(sh: StreamHouse, settings: Settings, *, demo: bool) -> None:
     _tell(sh, settings)
     if demo:
-        from streamhouse.app.demo import load_demo
-
         loaded = await load_demo(sh)
         columns = ["topic", "partition_id", "high_watermark", "records read back", "last value"]
         rows = [

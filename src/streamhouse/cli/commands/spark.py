@@ -7,7 +7,10 @@ from typing import Annotated
 
 import typer
 
-from streamhouse.cli.conventions import emit, note, progress
+from streamhouse.cli.conventions import emit, note
+from streamhouse.cli.output import progress
+from streamhouse.spark.packing import pack as pack_into
+from streamhouse.spark.shim import ARCHIVE_DIRECTORY
 
 
 def register(app: typer.Typer) -> None:
@@ -24,9 +27,6 @@ def pack(
     It fits machines of the same platform and Python version as this one. `streamhouse.spark.session()` makes and sends
     one by itself; by hand it goes into spark.archives.
     """
-    from streamhouse.spark.packing import pack as pack_into
-    from streamhouse.spark.shim import ARCHIVE_DIRECTORY
-
     with progress("packing"):
         archive = pack_into(directory.resolve())
     emit(str(archive))

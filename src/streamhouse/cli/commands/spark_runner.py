@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
+from rich import box
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
-from streamhouse.cli.conventions import note, progress
+from streamhouse.cli.conventions import note
 from streamhouse.cli.exit_codes import ExitCode
+from streamhouse.cli.output import progress
+from streamhouse.spark.definitions.runner import Shown
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable
-
-    from rich.live import Live
-    from rich.table import Table
-
     from streamhouse.spark.definitions.application import Application
-    from streamhouse.spark.definitions.runner import Shown
 
 _LOGGER = "streamhouse.definitions"
 _MAX_WAITING_LINES = 1_000
@@ -31,9 +34,6 @@ _MARK_S = 5.0
 
 def stop_signals(parent: int | None = None) -> threading.Event:
     """Set by Ctrl-C, by SIGTERM, and when the process ``parent`` has ended."""
-    import os
-    import threading
-
     stopping = threading.Event()
     _take_signals(stopping)
     if parent is not None:
@@ -48,8 +48,6 @@ def stop_signals(parent: int | None = None) -> threading.Event:
 
 
 def _take_signals(stopping: threading.Event) -> None:
-    import signal
-
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())
 
@@ -87,9 +85,6 @@ def _output_aside(*, wanted: bool) -> Iterator[None]:
     """Processes started within write their stderr to us, and we write it above the table on the terminal. What they
     write while they start is shown only if the start fails: every Java that runs Spark prints the same six lines.
     """
-    import os
-    import threading
-
     if not wanted:
         yield
         return
@@ -128,8 +123,6 @@ def _output_aside(*, wanted: bool) -> Iterator[None]:
 
 def begin_again(stopping: threading.Event) -> None:
     """Spark's JVM has died, and PySpark cannot start another one in the same process: replace the process."""
-    import os
-
     if stopping.is_set():
         raise typer.Exit(ExitCode.FAILURE)
     note("Spark has died; starting it again")
@@ -151,9 +144,6 @@ class RunProgress:
     def __enter__(self) -> Callable[[list[Shown]], None]:
         if not shows_progress():
             return lambda shown: None
-        from rich.console import Console
-        from rich.live import Live
-
         # A table that is too long is cut at the end of the screen: lines that have scrolled away cannot be drawn again.
         self._live = Live(console=Console(stderr=True), auto_refresh=False, vertical_overflow="ellipsis")
         self._live.start()
@@ -169,10 +159,6 @@ class RunProgress:
 
 
 def progress_table(what: str, shown: list[Shown]) -> Table:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column(what, overflow="fold")
     table.add_column("state", no_wrap=True)

@@ -11,6 +11,7 @@ import json
 from typing import Annotated, Any, Final, NamedTuple
 
 import typer
+from prometheus_client.parser import text_string_to_metric_families
 
 from streamhouse.cli.conventions import emit, note
 from streamhouse.cli.exit_codes import ExitCode
@@ -39,7 +40,7 @@ _FIGURES: Final = {
     "streamhouse_given_up_batches_total": "batches given up",
     "streamhouse_stranded_batches_total": "batches stranded",
 }
-"""The metrics that are shown, summed over their labels. By name: core/metrics.py would slow every command down."""
+"""The metrics that are shown, summed over their labels."""
 
 
 class _Silent(Exception):
@@ -119,8 +120,6 @@ def _health(answer: _Answer) -> dict[str, Any]:
 
 
 def _figures(text: bytes) -> dict[str, float]:
-    from prometheus_client.parser import text_string_to_metric_families
-
     sums: dict[str, float] = {}
     for family in text_string_to_metric_families(text.decode()):
         for sample in family.samples:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -17,16 +17,15 @@ from streamhouse.cli.commands.definitions import (
     read_text,
     removal_lines,
 )
-from streamhouse.cli.conventions import YesOption, consent, note, progress
-from streamhouse.cli.output import Output, OutputOption, show_rows
+from streamhouse.cli.conventions import YesOption, consent, note
+from streamhouse.cli.output import Output, OutputOption, progress, show_rows
 from streamhouse.cli.setting_flags import ChosenSettings, add_group
 from streamhouse.core.units import parse_duration, parse_size
-
-if TYPE_CHECKING:
-    from streamhouse.spark.definitions.catalog import Stored
-    from streamhouse.spark.definitions.service import Place
-    from streamhouse.spark.tables.leftovers import Vacuumed
-    from streamhouse.spark.tables.service import Tables
+from streamhouse.spark.definitions.catalog import Stored
+from streamhouse.spark.definitions.service import Place
+from streamhouse.spark.tables.leftovers import Vacuumed
+from streamhouse.spark.tables.service import Tables, storage_of
+from streamhouse.spark.tables.spec import TableSpec
 
 OfPipelines = Annotated[bool, typer.Option("--of-pipelines", help="The names are those of pipelines into tables.")]
 
@@ -42,13 +41,11 @@ def register(app: typer.Typer) -> None:
     add_group(app, "table", "Topics as Parquet, Iceberg and Delta tables.", {**own, **commands.shared()})
 
 
-class TableCommands(DefinitionCommands["Tables"]):
+class TableCommands(DefinitionCommands[Tables]):
     noun = "table"
     columns = ("topic", "format", "location")
 
     def make(self, place: Place) -> Tables:
-        from streamhouse.spark.tables.service import Tables
-
         return Tables(place)
 
     def own_row(self, stored: Stored[Any]) -> dict[str, Any]:
@@ -109,8 +106,6 @@ class TableCommands(DefinitionCommands["Tables"]):
     ) -> None:
         """Define a table. A runner (`table run`) fills it from offset 0, then keeps it up to date."""
         tables = self.open(chosen)
-        from streamhouse.spark.tables.service import storage_of
-        from streamhouse.spark.tables.spec import TableSpec
         from streamhouse.spark.tables.values import parse_values
 
         location = path or str(Path(chosen.load().settings.data_dir).absolute() / "tables" / name)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from pyspark.errors import AnalysisException
+from pyspark.sql import functions as fn
 from pyspark.sql.types import StructType
 
 from streamhouse.core.errors import InvalidSetting
@@ -120,8 +121,6 @@ def _view(frame: DataFrame, source: SourceSpec) -> None:
 
 def _json(frame: DataFrame, source: SourceSpec) -> DataFrame:
     """A record without a value (a tombstone) gives no row."""
-    from pyspark.sql import functions as fn
-
     schema = _schema(source)
     if source.bad_records is BadRecords.FAIL:
         parsed = fn.from_json(fn.col("value").cast("string"), schema, {"mode": "FAILFAST"})

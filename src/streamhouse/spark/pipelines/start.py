@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from streamhouse.core.errors import CheckpointLost, ConfigError, InvalidSetting
+from streamhouse.core.errors import CheckpointLost, InvalidSetting
 from streamhouse.spark.connection import connect
 from streamhouse.spark.definitions.attempt import Attempt, launch
 from streamhouse.spark.definitions.checkpoints import (
@@ -33,6 +33,7 @@ from streamhouse.spark.pipelines.query import build, is_stateful, topic_loader
 from streamhouse.spark.pipelines.spec import PipelineSpec, PostgresTarget, TableTarget, TopicTarget
 from streamhouse.spark.pipelines.target_postgres import PostgresPipelineTarget
 from streamhouse.spark.pipelines.target_topic import TopicPipelineTarget
+from streamhouse.spark.tables.target import table_target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -115,12 +116,6 @@ def open_target(stored: StoredPipeline, address_options: Mapping[str, str], *, r
 
 
 def _table(target: TableTarget, stored: StoredPipeline, address_options: Mapping[str, str]) -> Target:
-    try:
-        from streamhouse.spark.tables.target import table_target
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("streamhouse"):
-            raise
-        raise ConfigError(f"tables need the package {error.name}", hint="install streamhouse[tables]") from error
     return table_target(
         format=target.format,
         path=target.path,

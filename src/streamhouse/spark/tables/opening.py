@@ -10,6 +10,7 @@ from streamhouse.core.urls import local_path, scheme_of
 from streamhouse.spark.address import StoreAddress
 from streamhouse.spark.connection import connect
 from streamhouse.spark.tables.location import Location, parse_location
+from streamhouse.spark.tables.parquet_store import ParquetStore
 from streamhouse.spark.tables.spec import StorageSpec, TableFormat
 from streamhouse.spark.tables.store import TableStore
 
@@ -39,8 +40,6 @@ def _open(storage: StorageSpec, address: StoreAddress, location: Location) -> Ta
             namespace=storage.namespace,
             table=storage.table or PurePosixPath(location.path).name,
         )
-    from streamhouse.spark.tables.parquet_store import ParquetStore
-
     log = connect(replace(address, store_url=location.url, store=replace(address.store, create=True)))
     return ParquetStore(location, by=storage.partition_by, time_column=storage.time_column, log=log)
 

@@ -17,6 +17,7 @@ from streamhouse.metadata.contract import MetadataStore, NewTopic, Topic, Wanted
 from streamhouse.spark.definitions.service import DefinitionService, Place
 from streamhouse.spark.definitions.supervised import Running
 from streamhouse.spark.offsets import offsets_document
+from streamhouse.spark.pipelines.service import Pipelines
 from streamhouse.spark.tables.spec import TABLES, PartitionBy, StorageSpec, StoredTable, TableFormat, TableSpec
 
 if TYPE_CHECKING:
@@ -161,7 +162,6 @@ class Tables(DefinitionService[TableSpec]):
         """The table of a definition, or the one that a pipeline writes to."""
         if not of_pipeline:
             return self._store(self.get(name))
-        from streamhouse.spark.pipelines.service import Pipelines
         from streamhouse.spark.pipelines.start import open_target
         from streamhouse.spark.tables.target import StoreTarget
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from streamhouse.core.errors import InvalidSetting
 from streamhouse.spark import sink
@@ -28,7 +30,6 @@ from streamhouse.spark.tables.tasks import RESULT, TaskPlan, TaskResult
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-    from pyspark.sql.types import StructType
 
 _OPTIONS: Final = ("time_column", "catalog", "namespace", "table")
 
@@ -79,8 +80,6 @@ class TableWriter:
     def _dead_letters(self, batch: Batch) -> bytes | None:
         if self.records is None or not self.records.dead_letters:
             return None
-        from pyspark.sql.types import StructType
-
         schema = StructType.fromJson(_DEAD_LETTER_SCHEMA)
         options = {
             **self.address_options,
@@ -148,8 +147,6 @@ class StoreTarget:
         self.store.drop()
 
     def _columns(self, schema: StructType) -> pa.Schema:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
         for field_ in schema.fields:
             fault = name_fault(field_.name)
             if fault is not None:
