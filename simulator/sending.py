@@ -28,6 +28,8 @@ RETRIABLE: Final = frozenset({2, 3, 5, 6, 7, 13, 19, 20, 56, 100})
 """Kafka error codes after which clients send the same batch again."""
 OUTDATED: Final = frozenset({3, 5, 6, 13, 100})
 """Error codes after which clients ask who leads."""
+_INVALID: Final = frozenset({2, 32, 42, 87})
+"""CORRUPT_MESSAGE, INVALID_TIMESTAMP, INVALID_REQUEST, INVALID_RECORD: the batch itself is wrong."""
 OUT_OF_ORDER, DUPLICATE, STALE_EPOCH, UNKNOWN_PRODUCER = 45, 46, 47, 59
 
 _BACKOFF_MS: Final = (20.0, 150.0)
@@ -59,7 +61,7 @@ class Batch:
         return self.sequence + len(self.write.values)
 
     def encode(self, producer_id: int) -> bytes:
-        records = [Record(value=value.encode(), timestamp_ms=1) for value in self.write.values]
+        records = [Record(key=b"key", value=value.encode(), timestamp_ms=1) for value in self.write.values]
         if self.sequence < 0:
             return build_batch(records)
         return build_batch(records, producer_id=producer_id, producer_epoch=self.epoch, base_sequence=self.sequence)
@@ -170,6 +172,9 @@ class Session(ABC):
         """An error came back: is what the client knows about leaders out of date?"""
         batch.write.error = f"{error.kafka_code}: {error}"
         self.world.note(f"{batch.write.values[0]} gets {error.kafka_code}")
+        if error.kafka_code in _INVALID:
+            # Else a whole kind of scenario would pass because none of its records is ever written.
+            self.world.problem(f"a valid batch of {batch.write.producer} is refused: {error}")
         if isinstance(error, NotLeader):
             self.client.is_refused(batch.key, error)
         elif error.kafka_code in OUTDATED:

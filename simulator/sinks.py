@@ -149,7 +149,7 @@ class Sink:
             write.attempts += 1
             body = blob.add(topic.name, PartitionKey(topic.topic_id, write.key[1]))
             for values in self._cut(write.values):
-                data = build_batch([Record(value=value.encode(), timestamp_ms=1) for value in values])
+                data = build_batch([Record(key=b"key", value=value.encode(), timestamp_ms=1) for value in values])
                 body.append(data, read_header(data))
         finished = blob.finish()
         key = str(SharedBlobKey(created_ms=created_ms, object_id=self.dice.uuid()))

@@ -32,6 +32,8 @@ def test_the_seeds_meet_what_they_are_for() -> None:
     assert sum(outcome.reads for outcome in outcomes) > 100
     assert sum(outcome.leaderships for outcome in outcomes) > 150
     scenarios = [draw_scenario(seed) for seed in range(SEEDS)]
+    compacted = [seed for seed, scenario in enumerate(scenarios) if scenario.compacted]
+    assert sum(run_seed(seed).acknowledged for seed in compacted[:5]) > 50
     assert {mischief for scenario in scenarios for mischief in scenario.mischief} == set(Mischief)
     assert {errand for scenario in scenarios for errand in scenario.errands} == set(Errand)
 
