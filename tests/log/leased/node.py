@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 from streamhouse.core.clock import ManualClock
 from streamhouse.core.ids import PartitionKey, TopicId
@@ -35,6 +37,7 @@ from streamhouse.metadata.contract import (
 )
 from streamhouse.metadata.sqlite.store import SqliteMetadata
 from streamhouse.objectstore.contract import ObjectStore
+from streamhouse.objectstore.faults import FaultyStore, ScriptedFaults, StoreFault
 from streamhouse.objectstore.memory import MemoryStore
 from streamhouse.wire.batch import iter_batches
 from streamhouse.wire.records import Record, build_batch, decode_records
@@ -226,3 +229,60 @@ async def stored(cluster: Cluster, key: PartitionKey) -> list[tuple[int, str]]:
             )
             found += values_in(buffer)
     return found
+
+
+class Wrapper:
+    """Passes everything on; a test's own class changes what it needs."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+async def values_of(stage: Stage, key: PartitionKey) -> list[str]:
+    return [value for _, value in await stored(stage.cluster, key)]
+
+
+async def left_behind(stage: Stage, topic: Topic, values: Sequence[str]) -> None:
+    """agent-1 acknowledges these on every partition from its WAL alone and dies; agent-2 leads for a while."""
+    down = FaultyStore(
+        stage.cluster.store, plan=ScriptedFaults([StoreFault.UNAVAILABLE] * 10_000), randomness=SeededRandomness(1)
+    )
+    node, other = await stage.node("agent-1", store=down), await stage.node("agent-2")
+    for key in topic.partition_keys():
+        await node.lead(topic, key.partition)
+        await acked(*(node.log.append(key, batch(value), acks=1) for value in values))
+    await node.crash()
+    stage.cluster.clock.advance(40_000)
+    for key in topic.partition_keys():
+        await other.lead(topic, key.partition)
+        await acked(other.log.append(key, batch("theirs"), acks=-1))
+    stage.cluster.clock.advance(40_000)
+
+
+class Gate(Wrapper):
+    """A store whose puts wait until it is opened; counts them, and how full the write buffer was."""
+
+    def __init__(self, inner: ObjectStore, *, is_open: bool = True) -> None:
+        super().__init__(inner)
+        self.puts = 0
+        self.buffered: list[int] = []
+        self.node: Node | None = None
+        self.open = asyncio.Event()
+        if is_open:
+            self.open.set()
+
+    async def put(self, *arguments: Any, **options: Any) -> Any:
+        self.puts += 1
+        if self.node is not None:
+            self.buffered.append(self.node.log.buffer_bytes)
+        await self.open.wait()
+        return await self.inner.put(*arguments, **options)
+
+
+async def set_horizon(cluster: Cluster, horizon_ms: int) -> None:
+    """As if it had been raised before the store's clock was set back."""
+    assert isinstance(cluster.metadata, SqliteMetadata)
+    await cluster.metadata._write(lambda tx: tx.run("UPDATE partitions SET gc_horizon_ms = ?", (horizon_ms,)))

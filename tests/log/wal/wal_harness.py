@@ -19,6 +19,8 @@ from streamhouse.log.wal import Disk, NativePump, Pump, Recovered, TaskPump, Thr
 TOPIC = TopicId(UUID("0fe1d2c3-b4a5-4687-8978-6a5b4c3d2e1f"))
 SMALL = WalOptions(file_bytes=16 * KIB, max_bytes=512 * KIB, max_spare_files=3)
 PUMPS: dict[str, Callable[[], Pump]] = {"thread": ThreadPump, "task": TaskPump}
+Place = Callable[[], tuple[Disk | Path, Pump]]
+"""A disk that stays the same, and a new pump for each opening."""
 ON_REAL_FILES: dict[str, Callable[[], Pump]] = {**PUMPS, "native": NativePump}
 
 
@@ -81,3 +83,8 @@ class Gate:
 
     async def wait_reached(self) -> None:
         assert await asyncio.to_thread(self.reached.wait, 30)
+
+
+async def hang() -> None:
+    """The pause of a TaskPump whose sync never returns."""
+    await asyncio.Event().wait()

@@ -1,5 +1,5 @@
 """What is particular to the compiled lane: its thread, its hold on buffers, its failures. All else is the same for
-every pump, in test_wal_appending.py."""
+every pump, in test_wal_wal.py."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LARGE = WalOptions(file_bytes=8 * 1024 * KIB, max_bytes=64 * 1024 * KIB)
 
 
 def test_the_lane_is_compiled_here() -> None:
-    """Else the tests of this file, and a good part of test_wal_appending.py, would show nothing."""
+    """Else the tests of this file, and a good part of test_wal_wal.py, would show nothing."""
     assert has_lanes()
 
 
