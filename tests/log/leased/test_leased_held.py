@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from node import Stage, acked, batch
+from node import Stage, a_partition, acked, batch, pending, settle
 
 from streamhouse.core.errors import BackPressureRejected
 from streamhouse.core.ids import PartitionKey
+from streamhouse.log.leased import held as module
+from streamhouse.log.leased.held import in_parts
+from streamhouse.log.leased.recovery import HeldFrame
+from streamhouse.wire.batch import read_header
 
 
 async def test_frames_of_an_ended_leadership_take_memory_only_until_they_are_synced(tmp_path: Path) -> None:
@@ -93,3 +97,67 @@ async def test_r4_held_frames_of_a_partition_led_elsewhere_are_let_go_in_the_end
         stage.cluster.clock.advance(700_000)
         assert await node.log.sweep_held() == 1
         assert node.wal.unsettled_bytes == 0
+
+
+def frame(lsn: int, data: bytes, *, in_memory: bool = False) -> HeldFrame:
+    return HeldFrame(
+        lsn=lsn,
+        epoch=1,
+        base_offset=lsn,
+        acks=1,
+        timestamp_ms=0,
+        batch=data,
+        header=read_header(data),
+        in_memory=in_memory,
+    )
+
+
+def test_frames_come_back_in_parts_of_a_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    small, large = batch("v"), batch("v" * 5000)
+    monkeypatch.setattr(module, "_PART_BYTES", 2 * len(small))
+    frames = [frame(lsn, large if lsn == 3 else small) for lsn in range(6)]
+    assert [[each.lsn for each in part] for part in in_parts(frames)] == [[0, 1], [2], [3], [4, 5]]
+    assert list(in_parts([])) == []
+
+
+async def test_only_frames_that_are_kept_in_memory_count_as_memory(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        node = await stage.node()
+        held, key = node.log._held, PartitionKey(stage.cluster.randomness.uuid(), 0)  # type: ignore[arg-type]
+        mapped, kept = frame(1, batch("a")), frame(2, batch("b"), in_memory=True)
+        held.add(key, [mapped])
+        assert node.log.buffer_bytes == 0, "what recovery found is a view of a file"
+        held.add(key, [kept])
+        assert node.log.buffer_bytes > 0
+        for each in (kept, mapped, kept):
+            held.take_out(key, each)
+        assert (node.log.buffer_bytes, node.log.held_batches, held._frames) == (0, 0, {})
+
+
+async def test_frames_that_are_not_synced_yet_are_kept_in_memory_and_the_others_read_back(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(), await stage.node()
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        await acked(node.log.append(key, batch("synced"), acks=1))
+        node.log.append(key, batch("not yet"), acks=1)
+        node.log.drop_partition(key, "the lease ran out")
+        held = node.log._held
+        first, second = held.frames_of(key)
+        assert (first.batch is None, second.batch is None) == (True, False)
+        loaded = await held.load([first, second])
+        assert [each.lsn for each in loaded] == [1, 2]
+        assert [read_header(each.batch).base_offset for each in loaded if each.batch is not None] == [0, 1]
+        await node.wal.wait_synced(2)
+        await settle()
+        assert [each.batch for each in held.frames_of(key)] == [None, None]
+
+
+async def test_r4_a_batch_whose_producer_was_refused_is_held_as_refused(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        node = await stage.node()
+        partition = a_partition()
+        told, untold = pending(batch("a"), lsn=1), pending(batch("b"), at=1, lsn=2)
+        told.refused = True
+        node.log._held.add_left(partition, [told, untold])
+        assert [each.refused for each in node.log._held.frames_of(partition.key)] == [True, False]

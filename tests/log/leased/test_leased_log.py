@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
-from node import Stage, acked, batch
+from node import Stage, acked, batch, settle
 
-from streamhouse.core.errors import (
-    NotLeader,
-)
+from streamhouse.core.errors import BackPressureRejected, NotLeader
+from streamhouse.log.leased.partition import Phase
 
 
 async def test_r1_a_stale_leader_cannot_commit_and_its_producers_hear_not_leader(tmp_path: Path) -> None:
@@ -68,3 +68,81 @@ async def test_a_flush_of_a_partition_that_is_not_led_here_is_refused(tmp_path: 
         with pytest.raises(NotLeader):
             await node.log.flush(topic.partition_keys())
         await node.log.flush()
+
+
+async def test_waiting_for_a_partition_ends_when_it_is_served(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(partitions=2), await stage.node()
+        first, second = topic.partition_keys()
+        waiting = asyncio.create_task(node.log.wait_open([first, second]))
+        await node.lead(topic, 0)
+        await settle()
+        assert not waiting.done()
+        await node.lead(topic, 1)
+        await settle()
+        assert waiting.done()
+        assert node.log.led_keys() == {first, second}
+
+
+async def test_r13_behind_a_barrier_a_partition_is_led_and_takes_no_write_until_its_end(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(), await stage.node()
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        led = node.log.partition(key)
+        assert led is not None
+        with node.log.barrier(led):
+            assert node.log.is_behind_barrier(key)
+            assert node.log.led_keys() == {key}
+            with pytest.raises(BackPressureRejected, match="send again"):
+                node.log.append(key, batch("a"), acks=1)
+            writable = asyncio.create_task(node.log.wait_writable(key, 10))
+            opened = asyncio.create_task(node.log.wait_open([key]))
+            await settle()
+            assert not writable.done()
+            assert not opened.done()
+        await settle()
+        assert writable.done()
+        assert opened.done()
+        assert node.log.append(key, batch("a"), acks=1).base_offset == 0
+
+
+async def test_r13_a_leadership_that_ends_behind_its_barrier_stays_ended(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(), await stage.node()
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        led = node.log.partition(key)
+        assert led is not None
+        with node.log.barrier(led):
+            node.log.give_up(key, "the lease ran out")
+        assert node.log.partition(key) is None
+        assert (led.phase, node.dropped) == (Phase.DROPPED, [(key, "the lease ran out")])
+
+
+async def test_a_wait_for_room_ends_with_its_time(tmp_path: Path) -> None:
+    """The append that follows says what is missing."""
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(), await stage.node(max_buffer_bytes=2000)
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        node.log.append(key, batch("a" * 1000), acks=1)
+        await node.log.wait_writable(key, 1000, timeout_s=0)
+        with pytest.raises(BackPressureRejected):
+            node.log.append(key, batch("b" * 1000), acks=1)
+
+
+async def test_a_new_leadership_of_the_same_partition_ends_the_one_before_it(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(), await stage.node()
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        former = node.log.partition(key)
+        assert former is not None
+        waiting = node.log.append(key, batch("a"), acks=1)
+        stage.cluster.clock.advance(40_000)
+        await node.lead(topic)
+        with pytest.raises(NotLeader, match="a new leadership begins"):
+            await waiting.done
+        assert former.phase is Phase.DROPPED
+        assert await stage.cluster.high_watermark(key) == 1, "what it had taken was replayed"

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 from node import Gate, Stage, Wrapper, acked, batch, left_behind, set_horizon, settle, stored, values_of
 
+from streamhouse.core.backoff import Backoff
 from streamhouse.core.errors import (
     MetadataUnavailable,
     NotLeader,
 )
-from streamhouse.metadata.contract import HeldLease, MetadataStore, SliceOutcome
+from streamhouse.log.leased import commit, resubmission
+from streamhouse.log.leased.commit import NOT_YET_TRIES, Committer
+from streamhouse.metadata.contract import HeldLease, MetadataStore, SliceOutcome, Verdict
 
 
 class Overlap(Wrapper):
@@ -154,3 +157,78 @@ async def test_r6_a_resubmission_whose_object_is_stale_gets_through_at_the_next_
         await stage.cluster.metadata.release_leases(node.holder, [HeldLease(key=key, epoch=lease.epoch + 1)])
         await node.lead(topic)
         assert [value for _, value in await stored(stage.cluster, key)] == ["mine"]
+
+
+async def test_r4_more_than_a_blob_holds_goes_into_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic(partitions=4)
+        await left_behind(stage, topic, ["v" * 500])
+        monkeypatch.setattr(resubmission, "_BLOB_BYTES", 1300)
+        store = Gate(stage.cluster.store)
+        node = await stage.node("agent-1", store=store)
+        await asyncio.gather(*(node.lead(topic, key.partition) for key in topic.partition_keys()))
+        assert store.puts == 2
+        for key in topic.partition_keys():
+            assert await values_of(stage, key) == ["theirs", "v" * 500]
+
+
+class NotYetFor(Wrapper):
+    """Metadata that says, for the first commits, that what comes before has not arrived."""
+
+    def __init__(self, inner: MetadataStore, times: int) -> None:
+        super().__init__(inner)
+        self.times = times
+        self.asked = 0
+
+    async def commit_leased(self, append_id: Any, slices: Any) -> list[SliceOutcome]:
+        self.asked += 1
+        if self.asked <= self.times:
+            return [SliceOutcome(key=piece.key, verdict=Verdict.NOT_YET) for piece in slices]
+        outcomes: list[SliceOutcome] = await self.inner.commit_leased(append_id, slices)
+        return outcomes
+
+
+@pytest.mark.parametrize("times", [NOT_YET_TRIES - 1, NOT_YET_TRIES])
+async def test_r10_not_yet_is_asked_again_a_few_times_and_the_frames_stay_held_when_that_does_not_help(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    monkeypatch.setattr(commit, "_BACKOFF", Backoff(first_ms=1, longest_ms=1))
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic()
+        (key,) = topic.partition_keys()
+        await left_behind(stage, topic, ["mine"])
+        metadata = NotYetFor(stage.cluster.metadata, times)
+        node = await stage.node("agent-1", metadata=metadata)
+        if times < NOT_YET_TRIES:
+            await node.lead(topic)
+            assert await values_of(stage, key) == ["theirs", "mine"]
+            return
+        with pytest.raises(NotLeader, match="resubmitting was not_yet"):
+            await node.lead(topic)
+        assert node.log.held_batches == 1
+        stage.cluster.clock.advance(40_000)
+        await node.lead(topic)
+        assert await values_of(stage, key) == ["theirs", "mine"]
+
+
+async def test_an_upload_that_breaks_fails_the_openings_that_share_it_and_none_after_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic(partitions=2)
+        await left_behind(stage, topic, ["mine"])
+        node = await stage.node("agent-1")
+
+        async def breaks(*arguments: object, **options: object) -> list[object]:
+            raise RuntimeError("a bug")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Committer, "pack", breaks)
+            openings = (node.lead(topic, key.partition) for key in topic.partition_keys())
+            outcomes = await asyncio.gather(*openings, return_exceptions=True)
+        assert [type(each) for each in outcomes] == [RuntimeError, RuntimeError]
+        assert node.log.held_batches == 2
+        stage.cluster.clock.advance(40_000)
+        for key in topic.partition_keys():
+            await node.lead(topic, key.partition)
+            assert await values_of(stage, key) == ["theirs", "mine"]

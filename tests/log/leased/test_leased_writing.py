@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
-from node import Stage, acked, batch, values_in
+from node import Stage, acked, batch, settle, values_in
 
 from streamhouse.core.errors import (
     BackPressureRejected,
     CorruptBatch,
+    LimitExceeded,
     NotLeader,
 )
 from streamhouse.metadata.contract import (
@@ -111,3 +113,78 @@ async def test_log_append_time_is_stamped_by_the_leader(tmp_path: Path) -> None:
         assert partition is not None
         (pending,) = partition.buffered_from(0)
         assert append.log_append_time_ms == read_header(pending.data).max_timestamp == stage.cluster.clock.wall_ms()
+
+
+async def test_a_batch_larger_than_the_whole_write_buffer_is_refused_for_good(tmp_path: Path) -> None:
+    """Not with back pressure: its producer would send it again for ever."""
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(), await stage.node(max_buffer_bytes=2000)
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        with pytest.raises(LimitExceeded, match=r"memory\.write_buffer_bytes\) holds 2000 in all"):
+            node.log.append(key, batch("x" * 2000), acks=1)
+        assert node.log.append(key, batch("y"), acks=1).base_offset == 0
+
+
+async def test_a_refusal_for_want_of_room_says_what_keeps_the_room_taken(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(), await stage.node(max_buffer_bytes=2000)
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        node.log.append(key, batch("a" * 1000), acks=1)
+        with pytest.raises(BackPressureRejected, match="waiting for: the flushes under way"):
+            node.log.append(key, batch("b" * 1000), acks=1)
+        node.log.health.metadata_problem = "no answer from the database"
+        with pytest.raises(BackPressureRejected, match="waiting for: no answer from the database"):
+            node.log.append(key, batch("b" * 1000), acks=1)
+
+
+async def test_r9_a_producers_batch_waits_for_its_commit_whatever_its_acks_unless_the_wal_is_the_durability(
+    tmp_path: Path,
+) -> None:
+    waits: dict[Durability, list[bool]] = {}
+    async with Stage(tmp_path) as stage:
+        for durability in Durability:
+            topic = await stage.cluster.topic(durability)
+            node = await stage.node(f"agent-{durability}", durability=durability)
+            (key,) = topic.partition_keys()
+            await node.lead(topic)
+            led = node.log.partition(key)
+            assert led is not None
+            node.log.append(key, batch("a"), acks=1)
+            node.log.append(key, batch("b"), acks=-1)
+            node.log.append(key, batch("c", producer=(9, 0, 0)), acks=1)
+            waits[durability] = [each.waits_for_commit for each in led.pending]
+    assert waits == {Durability.OBJECT: [False, True, True], Durability.WAL: [False, False, False]}
+
+
+async def test_a_sync_shows_nothing_of_a_leadership_that_has_ended(tmp_path: Path) -> None:
+    """Else a reader would find records in the tail cache that another leader may have overwritten."""
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(), await stage.node(durability=Durability.WAL)
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        await acked(node.log.append(key, batch("a"), acks=1))
+        tail = node.log._tail
+        assert tail.end_offset(key) == 1
+        late = node.log.append(key, batch("b"), acks=1)
+        node.log.drop_partition(key, "the lease ran out")
+        outcome = await asyncio.gather(late.done, return_exceptions=True)
+        await node.wal.wait_synced(2)
+        await settle()
+        assert [type(each) for each in outcome] == [NotLeader]
+        assert tail.end_offset(key) is None
+
+
+async def test_the_counters_grow_with_what_was_taken_and_not_with_what_was_refused(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(), await stage.node(max_buffer_bytes=2000)
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        data = batch("a", "b", producer=(9, 0, 0))
+        for _ in range(2):
+            node.log.append(key, data, acks=1)
+        with pytest.raises(BackPressureRejected):
+            node.log.append(key, batch("x" * 1200), acks=1)
+        stats = node.log.stats
+        assert (stats.appended_batches, stats.appended_records, stats.appended_bytes) == (1, 2, len(data))
