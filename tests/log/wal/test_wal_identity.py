@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from uuid import UUID
 
@@ -19,7 +20,8 @@ from streamhouse.core.errors import (
 )
 from streamhouse.core.randomness import SeededRandomness
 from streamhouse.log.wal import TaskPump, Wal, open_wal
-from streamhouse.log.wal.names import log_name
+from streamhouse.log.wal.identity import Identity, bind_to_cluster, confirm_identity, load_or_make_identity
+from streamhouse.log.wal.names import log_name, sort_listing
 
 
 def names(directory: Path, suffix: str) -> list[str]:
@@ -123,3 +125,54 @@ async def test_a_start_that_crashed_while_it_noted_the_cluster_is_finished(tmp_p
     wal, _ = await open_wal(tmp_path / "wal", clock=clock, randomness=randomness, options=SMALL, cluster_id=UUID(int=7))
     await wal.close()
     assert str(UUID(int=7)) in (tmp_path / "wal" / "wal.cluster").read_text()
+
+
+def identity_of(disk: FakeDisk, *, seed: int = 1) -> Identity:
+    directory = sort_listing(disk.listing(), disk.place)
+    return load_or_make_identity(disk, directory, SeededRandomness(seed))
+
+
+def test_r2_an_id_is_made_once_and_counts_from_the_first_log_file_on() -> None:
+    disk = FakeDisk()
+    made = identity_of(disk)
+    assert (set(disk.durable_names), made.confirmed) == ({"wal.id.new"}, False)
+    assert identity_of(disk, seed=2) == made, "a first start that crashed is finished with the same id"
+    disk.create(log_name(1), 10)
+    confirm_identity(disk)
+    assert "wal.id" in disk.durable_names
+    assert identity_of(disk, seed=3) == Identity(wal_id=made.wal_id, confirmed=True)
+
+
+@pytest.mark.parametrize("with_files", [False, True])
+def test_a_half_written_id_of_a_first_start_is_made_again_unless_there_are_files(with_files: bool) -> None:
+    disk = FakeDisk()
+    disk.create("wal.id.new", 55)
+    if with_files:
+        disk.create(log_name(1), 10)
+        with pytest.raises(CorruptFrame, match="does not hold a WAL's id"):
+            identity_of(disk)
+    else:
+        assert identity_of(disk).wal_id == SeededRandomness(1).uuid()
+
+
+@pytest.mark.parametrize("cut_at", range(12))
+def test_r2_noting_another_cluster_may_be_cut_off_at_any_point(cut_at: int) -> None:
+    """An empty log changes its cluster. The next start finishes that, whatever was done of it."""
+    mine, theirs = UUID(int=1), UUID(int=2)
+    for seed in range(10):
+        disk = FakeDisk()
+        bind_to_cluster(disk, disk.listing(), theirs, has_frames=False)
+        disk.operations_left = cut_at
+        with suppress(PowerCut):
+            bind_to_cluster(disk, disk.listing(), mine, has_frames=False)
+        after = disk.survivor(random.Random(seed))
+        bind_to_cluster(after, after.listing(), mine, has_frames=False)
+        bind_to_cluster(after, after.listing(), mine, has_frames=True)
+        with pytest.raises(DurabilityMismatch):
+            bind_to_cluster(after, after.listing(), theirs, has_frames=True)
+
+
+def test_r2_a_log_of_a_build_that_noted_no_cluster_is_taken_for_that_of_the_store() -> None:
+    disk = FakeDisk()
+    bind_to_cluster(disk, disk.listing(), UUID(int=1), has_frames=True)
+    assert str(UUID(int=1)).encode() in bytes(disk.names["wal.cluster"].durable)
