@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node import Stage, acked, batch, set_horizon, settle, stored
+from node import Stage, Wrapper, acked, batch, set_horizon, settle, stored
 
 from streamhouse.core.backoff import Backoff
 from streamhouse.core.clock import ManualClock
@@ -286,3 +286,95 @@ async def test_an_upload_that_fails_in_the_operating_system_is_retried_too(tmp_p
         await acked(node.log.append(key, batch("a"), acks=-1))
         assert node.log.health.uploads_retried == 2
         assert node.dropped == []
+
+
+class FirstIsSlow(Wrapper):
+    """A store whose first put waits until it is let go."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.let_go = asyncio.Event()
+        self.puts = 0
+
+    async def put(self, *arguments: Any, **options: Any) -> Any:
+        self.puts += 1
+        if self.puts == 1:
+            await self.let_go.wait()
+        return await self.inner.put(*arguments, **options)
+
+
+class Commits(Wrapper):
+    """Metadata that notes the first offset of each commit it is sent."""
+
+    def __init__(self, inner: MetadataStore) -> None:
+        super().__init__(inner)
+        self.sent: list[int] = []
+
+    async def commit_leased(self, append_id: AppendId, slices: Sequence[LeasedSlice]) -> list[SliceOutcome]:
+        self.sent += [piece.base_offset for piece in slices]
+        outcomes: list[SliceOutcome] = await self.inner.commit_leased(append_id, slices)
+        return outcomes
+
+
+async def test_a_flush_that_uploads_faster_than_the_one_before_it_commits_behind_it(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic()
+        store, metadata = FirstIsSlow(stage.cluster.store), Commits(stage.cluster.metadata)
+        node = await stage.node(store=store, metadata=metadata)
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        first = node.log.append(key, batch("a"), acks=-1)
+        await settle()
+        second = node.log.append(key, batch("b"), acks=-1)
+        await settle()
+        assert (store.puts, metadata.sent) == (2, []), "both are uploaded at a time"
+        store.let_go.set()
+        await acked(first, second)
+        assert metadata.sent == [0, 1]
+
+
+async def test_a_turn_that_is_passed_on_early_still_waits_for_the_one_before_it(tmp_path: Path) -> None:
+    """A flush was cancelled before its turn came: the next one must not overtake the one before."""
+    async with Stage(tmp_path) as stage:
+        committer = (await stage.node()).log._committer
+        first, second, third = committer.next_turn(), committer.next_turn(), committer.next_turn()
+        await first.wait()
+        second.pass_on()
+        waiting = asyncio.create_task(third.wait())
+        await settle()
+        assert not waiting.done()
+        first.pass_on()
+        await settle()
+        assert waiting.done()
+
+
+async def test_a_cancelled_flush_does_not_take_the_turn_before_it_along(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        committer = (await stage.node()).log._committer
+        first, second = committer.next_turn(), committer.next_turn()
+        waiting = asyncio.create_task(second.wait())
+        await settle()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert not first.done.cancelled()
+        first.pass_on()
+        await second.wait()
+
+
+async def test_health_shows_what_flushes_wait_for_until_it_works_again(tmp_path: Path) -> None:
+    store_away = ScriptedFaults([StoreFault.UNAVAILABLE] * 10_000)
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic()
+        node = await stage.node(store=FaultyStore(stage.cluster.store, plan=store_away, randomness=SeededRandomness(3)))
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        append = node.log.append(key, batch("a"), acks=-1)
+        await settle()
+        committer = node.log._committer
+        assert committer.in_trouble.is_set()
+        assert node.log.health.store_problem
+        assert [outage.active for outage in node.log.outages()] == [True]
+        store_away._script.clear()
+        await acked(append)
+        assert not committer.in_trouble.is_set()
+        assert node.log.health.store_problem == ""

@@ -97,6 +97,7 @@ async def test_frames_before_a_file_that_cannot_be_made_are_synced_without_it() 
 
 
 async def test_a_stop_writes_what_is_queued_and_ends_both_threads() -> None:
+    before = set(threading.enumerate())
     bench, gate = PumpBench(ThreadPump()), Gate()
     bench.disk.before["fdatasync"] = gate.block
     bench.add(b"one ")
@@ -106,7 +107,7 @@ async def test_a_stop_writes_what_is_queued_and_ends_both_threads() -> None:
     gate.opened.set()
     await stopping
     assert bench.written() == b"one two"
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("wal-")]
+    assert not [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("wal-")]
 
 
 async def test_a_stop_does_not_wait_for_room() -> None:
