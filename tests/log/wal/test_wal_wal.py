@@ -246,3 +246,20 @@ async def test_batches_that_are_not_settled_are_read_back_from_any_file(place: P
         assert await wal.read_batches([]) == {}
         with pytest.raises(InvalidRequest, match="frame 3 was settled"):
             await wal.read_batches([2, 3])
+
+
+async def test_a_waiter_is_woken_by_the_sync_of_its_own_frame_and_not_by_an_earlier_one() -> None:
+    disk_answers: asyncio.Queue[None] = asyncio.Queue()
+    async with a_wal(FakeDisk(), pump=TaskPump(pause=disk_answers.get)) as (wal, _):
+        early = add(wal)
+        for _ in range(5):
+            await asyncio.sleep(0)  # its sync is under way, so the others get the next one
+        late = [add(wal), add(wal)]
+        waiting = [asyncio.create_task(wal.wait_synced(lsn)) for lsn in (late[1], early, late[0])]
+        disk_answers.put_nowait(None)
+        await waiting[1]
+        await asyncio.sleep(0)
+        assert [each.done() for each in waiting] == [False, True, False]
+        for _ in range(3):  # the last one is for the mark of the clean stop
+            disk_answers.put_nowait(None)
+        await asyncio.gather(*waiting)
