@@ -12,6 +12,7 @@ from node import Gate, Stage, acked, batch, settle
 from streamhouse.core.errors import NotLeader
 from streamhouse.log.leased import flusher
 from streamhouse.log.leased.commit import Committer
+from streamhouse.log.leased.plan import plan_flush
 from streamhouse.metadata.contract import (
     EntryKind,
 )
@@ -148,7 +149,7 @@ async def test_a_flush_loop_that_breaks_starts_again(tmp_path: Path, monkeypatch
         (key,) = topic.partition_keys()
         await node.lead(topic)
         await settle()
-        plan_flush, errors = flusher.plan_flush, [ValueError("a bug in the plan")]
+        errors = [ValueError("a bug in the plan")]
 
         def breaks_once(*arguments: Any, **options: Any) -> Any:
             if errors:

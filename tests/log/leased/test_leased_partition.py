@@ -85,17 +85,18 @@ async def test_a_flush_takes_at_least_one_batch_and_not_more_bytes_than_its_boun
 
 async def test_a_waiting_reader_makes_what_is_pending_wanted() -> None:
     partition = a_partition()
+    wanted = []
     waiting = partition.wait_visible(0)
-    assert not partition.wanted, "there is nothing to flush"
-    assert partition.readers_waiting
+    wanted.append(partition.wanted)  # there is nothing to flush
     take(partition, "a")
-    assert partition.wanted
+    wanted.append(partition.wanted)
     partition.committed(partition.freeze(1 << 20))
     assert outcome(waiting) == "done"
     take(partition, "b")
-    assert not partition.wanted
+    wanted.append(partition.wanted)  # no reader waits
     again = partition.wait_visible(1)
-    assert partition.wanted
+    wanted.append(partition.wanted)
+    assert wanted == [False, True, False, True]
     partition.forget_waiter(again)
     assert not partition.readers_waiting
 

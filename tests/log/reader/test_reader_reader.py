@@ -271,7 +271,9 @@ async def test_a_read_without_an_await_gives_the_same_or_nothing() -> None:
         await reader.end_offsets(shelf.key)
         assert reader.read_now([request], max_bytes=1 << 20) is None, "its records are in an object"
         tail.publish(shelf.key, 0, batches(3, epoch=shelf.epoch))
-        (found,) = reader.read_now([request], max_bytes=1 << 20) or ()
+        answer = reader.read_now([request], max_bytes=1 << 20)
+        assert answer is not None
+        (found,) = answer
         assert found == await reader.read(shelf.key, 0, max_bytes=1 << 20)
         assert offsets_in(found) == list(range(6))
         assert library.store.gets == []
