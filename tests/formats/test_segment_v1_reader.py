@@ -70,17 +70,6 @@ def test_s3_15_a_ranged_read_finds_every_offset(batches: list[bytes], compressio
     assert reader.index.blocks_from(0) == reader.index.blocks
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(-50, 50), min_size=1, max_size=30), st.integers(-60, 60))
-def test_s3_15_a_timestamp_finds_the_first_block_that_reaches_it(times: list[int], wanted: int) -> None:
-    """Producers' clocks go back and forth: the times of blocks are in no order."""
-    batches = [make_batch(base_offset=n, count=1, first_ms=-100, max_ms=time) for n, time in enumerate(times)]
-    data, _ = build(batches, target=1)
-    index = read_segment(data).index
-    expected = next((block for block in index.blocks if block.max_timestamp_ms >= wanted), None)
-    assert index.block_for_timestamp(wanted) == expected
-
-
 def test_batches_keep_their_offsets_and_leader_epochs() -> None:
     data, _ = build(BATCHES)
     found = [header for run in read_segment(data).runs() for _, header in wire.iter_batches(run)]

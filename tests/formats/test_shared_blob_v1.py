@@ -5,22 +5,19 @@ from __future__ import annotations
 import json
 import struct
 import tracemalloc
-from itertools import count, pairwise
-from pathlib import Path
+from itertools import pairwise
 from uuid import UUID
 
 import pytest
+from blob_samples import GOLDEN, OTHER_TOPIC, pack, sample
 from crc32c import crc32c
-from format_samples import START_MS, TOPIC, batch_run, batches, damages, make_batch
+from format_samples import START_MS, TOPIC, batches, damages, make_batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamhouse.core.errors import (
     CorruptBatch,
     CorruptBlob,
-    InvalidRequest,
-    InvalidTopicName,
-    LimitExceeded,
     UnsupportedVersion,
 )
 from streamhouse.core.ids import PartitionKey, TopicId, topic_id_text
@@ -33,32 +30,9 @@ from streamhouse.formats.shared_blob_v1 import (
     read_header,
     verify_blob,
 )
-from streamhouse.formats.shared_blob_v1_writer import BlobWriter, FinishedBlob
 from streamhouse.wire import batch as wire
 
-GOLDEN = Path(__file__).parent / "golden" / "shared_blob_v1.lls1"
-OTHER_TOPIC = TopicId(UUID("11111111-2222-4333-8444-555555555555"))
 DETECTED = (CorruptBlob, CorruptBatch, UnsupportedVersion)
-
-
-def pack(groups: dict[tuple[str, PartitionKey], list[bytes]]) -> tuple[bytes, FinishedBlob]:
-    writer = BlobWriter(created_at_ms=START_MS)
-    for (topic, key), contents in groups.items():
-        body = writer.add(topic, key)
-        for content in contents:
-            body.append(content, wire.validate(content))
-    blob = writer.finish()
-    return b"".join(blob.buffers), blob
-
-
-def sample() -> tuple[bytes, FinishedBlob]:
-    return pack(
-        {
-            ("orders", PartitionKey(TOPIC, 0)): batch_run(count=3, seed=1, leader_epoch=-1),
-            ("orders", PartitionKey(TOPIC, 7)): [make_batch(count=2, producer_id=9, producer_epoch=1, base_sequence=4)],
-            ("user-events", PartitionKey(OTHER_TOPIC, 1)): batch_run(count=4, seed=2, base_offset=50, leader_epoch=3),
-        }
-    )
 
 
 def with_header(data: bytes, **changes: object) -> bytes:
@@ -151,19 +125,6 @@ def test_r14_a_slice_of_some_batches_of_a_body_is_read_alone() -> None:
     records = sum(header.record_count for header in run)
     found = check_slice(data[start : start + length], byte_length=length, record_count=records)
     assert [header.crc for header in found] == [header.crc for header in run]
-
-
-def test_nothing_is_copied() -> None:
-    batch = bytearray(make_batch())
-    patched = bytearray(make_batch(base_offset=5))
-    writer = BlobWriter(created_at_ms=START_MS)
-    body = writer.add("orders", PartitionKey(TOPIC, 0))
-    body.append(batch, wire.validate(batch))
-    body.append(patched, wire.validate(patched))
-    _, whole, head, rest = writer.finish().buffers
-    assert memoryview(whole).obj is batch
-    assert len(head) == 16
-    assert memoryview(rest).obj is patched
 
 
 def test_a_header_is_read_from_a_few_bytes() -> None:
@@ -338,77 +299,6 @@ def test_what_a_newer_build_wrote_is_refused_not_taken_for_damage() -> None:
     with pytest.raises(UnsupportedVersion, match="arrow-v1"):
         verify_blob(with_header(data, partitions=listed))
     verify_blob(with_header(data, writer="a key this build does not know"))
-
-
-def test_r18_a_batch_whose_records_do_not_fill_its_offsets_is_not_taken() -> None:
-    sparse = make_batch(count=5, records=3)
-    body = BlobWriter(created_at_ms=START_MS).add("orders", PartitionKey(TOPIC, 0))
-    with pytest.raises(InvalidRequest, match="3 records for 5 offsets"):
-        body.append(sparse, wire.read_header(sparse))
-    whole = make_batch()
-    with pytest.raises(InvalidRequest, match="header for"):
-        body.append(whole + b"\0", wire.read_header(whole))
-
-
-def test_r11_a_full_blob_refuses_before_it_takes_and_can_still_be_finished() -> None:
-    writer = BlobWriter(created_at_ms=START_MS)
-    body = writer.add("orders", PartitionKey(TOPIC, 0))
-    large = make_batch(payload=bytes(90 * MIB))
-    header = wire.read_header(large)
-    fitting = MAX_BLOB_BYTES // len(large)
-    for _ in range(fitting):
-        body.append(large, header)
-    with pytest.raises(LimitExceeded):
-        body.append(large, header)
-    blob = writer.finish()
-    assert len(blob.slices[0].batches) == fitting
-    assert blob.size <= MAX_BLOB_BYTES
-
-
-def test_a_header_never_outgrows_its_limit() -> None:
-    writer = BlobWriter(created_at_ms=2**62)
-    batch = make_batch()
-    header = wire.validate(batch)
-    for number in count(1):
-        try:
-            writer.add("n" * 249, PartitionKey(TOPIC, 2**31 - number)).append(batch, header)
-        except LimitExceeded:
-            break
-    blob = writer.finish()
-    first = bytes(blob.buffers[0])
-    assert 0.9 * MAX_BLOB_HEADER_BYTES < len(first) <= MAX_BLOB_HEADER_BYTES
-    read = read_header(first, object_size=blob.size)
-    assert isinstance(read, BlobHeader)
-    assert len(read.partitions) == number - 1
-
-
-def test_the_same_partition_gets_the_same_body_and_an_empty_one_is_left_out() -> None:
-    writer = BlobWriter(created_at_ms=START_MS)
-    with pytest.raises(InvalidRequest, match="at least one batch"):
-        writer.finish()
-    body = writer.add("orders", PartitionKey(TOPIC, 0))
-    assert writer.add("orders", PartitionKey(TOPIC, 0)) is body
-    writer.add("orders", PartitionKey(TOPIC, 1))
-    batch = make_batch()
-    body.append(batch, wire.validate(batch))
-    assert writer.body_bytes == len(batch)
-    assert [cut.key.partition for cut in writer.finish().slices] == [0]
-    with pytest.raises(InvalidTopicName):
-        writer.add("a/b", PartitionKey(TOPIC, 2))
-
-
-@pytest.mark.parametrize(
-    ("attributes", "expected"), [(0, (100, 900)), (0x08, (900, 900)), (0x40, (900, 900)), (0x48, (900, 900))]
-)
-def test_a_slices_times_are_what_its_headers_declare(attributes: int, expected: tuple[int, int]) -> None:
-    """Neither log-append time nor a delete horizon leaves the first record's time in the header."""
-    batch = make_batch(first_ms=100, max_ms=900, attributes=attributes)
-    _, blob = pack({("orders", PartitionKey(TOPIC, 0)): [batch]})
-    assert (blob.slices[0].min_timestamp_ms, blob.slices[0].max_timestamp_ms) == expected
-
-
-def test_golden_file_is_written_byte_for_byte() -> None:
-    assert sample()[0] == GOLDEN.read_bytes()
 
 
 def test_golden_file_is_read() -> None:

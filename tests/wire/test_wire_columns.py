@@ -257,16 +257,6 @@ def test_the_columns_outlive_the_run_they_came_from() -> None:
     assert got.to_pylist() == wanted
 
 
-@pytest.mark.parametrize(
-    ("environment", "wanted"),
-    [({}, "streamhouse.wire._columns"), ({"STREAMHOUSE_PURE": "1"}, "streamhouse.wire._columns_py")],
-)
-def test_the_environment_can_force_the_pure_kernel(environment: dict[str, str], wanted: str) -> None:
-    code = "from streamhouse.wire._column_kernel import kernel; print(kernel.__name__)"
-    child = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert child.stdout.strip() == wanted
-
-
 def test_without_pyarrow_one_line_says_what_to_install() -> None:
     code = "import sys; sys.modules['pyarrow'] = None; import streamhouse.wire.columns"
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
+from streamhouse.core import topic_config
 from streamhouse.core.clock import ManualClock
 from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.core.randomness import SeededRandomness
@@ -14,6 +18,8 @@ from streamhouse.formats.segment_v1_reader import read_segment
 from streamhouse.formats.shared_blob_v1 import place_slice
 from streamhouse.log.leased.log import LeasedLog
 from streamhouse.log.leased.options import LeasedOptions
+from streamhouse.log.leased.partition import PartitionLog, Phase
+from streamhouse.log.leased.pending import PendingBatch
 from streamhouse.log.leased.plan import FlushRules
 from streamhouse.log.leased.recovery import held_by_partition
 from streamhouse.log.leased.writing import Append
@@ -35,8 +41,9 @@ from streamhouse.metadata.contract import (
 )
 from streamhouse.metadata.sqlite.store import SqliteMetadata
 from streamhouse.objectstore.contract import ObjectStore
+from streamhouse.objectstore.faults import FaultyStore, ScriptedFaults, StoreFault
 from streamhouse.objectstore.memory import MemoryStore
-from streamhouse.wire.batch import iter_batches
+from streamhouse.wire.batch import iter_batches, patch, read_header
 from streamhouse.wire.records import Record, build_batch, decode_records
 
 TTL_MS = 30_000
@@ -226,3 +233,116 @@ async def stored(cluster: Cluster, key: PartitionKey) -> list[tuple[int, str]]:
             )
             found += values_in(buffer)
     return found
+
+
+class Wrapper:
+    """Passes everything on; a test's own class changes what it needs."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+async def values_of(stage: Stage, key: PartitionKey) -> list[str]:
+    return [value for _, value in await stored(stage.cluster, key)]
+
+
+async def left_behind(stage: Stage, topic: Topic, values: Sequence[str]) -> None:
+    """agent-1 acknowledges these on every partition from its WAL alone and dies; agent-2 leads for a while."""
+    down = FaultyStore(
+        stage.cluster.store, plan=ScriptedFaults([StoreFault.UNAVAILABLE] * 10_000), randomness=SeededRandomness(1)
+    )
+    node, other = await stage.node("agent-1", store=down), await stage.node("agent-2")
+    for key in topic.partition_keys():
+        await node.lead(topic, key.partition)
+        await acked(*(node.log.append(key, batch(value), acks=1) for value in values))
+    await node.crash()
+    stage.cluster.clock.advance(40_000)
+    for key in topic.partition_keys():
+        await other.lead(topic, key.partition)
+        await acked(other.log.append(key, batch("theirs"), acks=-1))
+    stage.cluster.clock.advance(40_000)
+
+
+class Gate(Wrapper):
+    """A store whose puts wait until it is opened; counts them, and how full the write buffer was."""
+
+    def __init__(self, inner: ObjectStore, *, is_open: bool = True) -> None:
+        super().__init__(inner)
+        self.puts = 0
+        self.buffered: list[int] = []
+        self.node: Node | None = None
+        self.open = asyncio.Event()
+        if is_open:
+            self.open.set()
+
+    async def put(self, *arguments: Any, **options: Any) -> Any:
+        self.puts += 1
+        if self.node is not None:
+            self.buffered.append(self.node.log.buffer_bytes)
+        await self.open.wait()
+        return await self.inner.put(*arguments, **options)
+
+
+async def set_horizon(cluster: Cluster, horizon_ms: int) -> None:
+    """As if it had been raised before the store's clock was set back."""
+    assert isinstance(cluster.metadata, SqliteMetadata)
+    await cluster.metadata._write(lambda tx: tx.run("UPDATE partitions SET gc_horizon_ms = ?", (horizon_ms,)))
+
+
+# The parts of a leader without a leader.
+
+
+TOPIC = TopicId(UUID("0fe1d2c3-b4a5-4687-8978-6a5b4c3d2e1f"))
+
+
+def a_partition(
+    number: int = 0, *, high_watermark: int = 0, visible_when_synced: bool = False, epoch: int = 3
+) -> PartitionLog:
+    """A partition that is open."""
+    partition = PartitionLog(
+        key=PartitionKey(TOPIC, number),
+        topic="orders",
+        config=topic_config.effective({}),
+        epoch=epoch,
+        high_watermark=high_watermark,
+        guard=Guard(),
+        visible_when_synced=visible_when_synced,
+    )
+    partition.phase = Phase.OPEN
+    return partition
+
+
+def pending(
+    data: bytes, *, at: int = 0, lsn: int = 1, waits_for_commit: bool = False, done: asyncio.Future[None] | None = None
+) -> PendingBatch:
+    """A batch that has its offsets, from ``at`` on."""
+    placed = bytearray(data)
+    patch(placed, 0, base_offset=at, leader_epoch=3)
+    header = read_header(placed)
+    return PendingBatch(
+        base_offset=at,
+        next_offset=at + header.record_count,
+        data=placed,
+        header=header,
+        lsn=lsn,
+        acks=-1 if waits_for_commit else 1,
+        appended_ms=0,
+        timestamp_ms=0,
+        waits_for_commit=waits_for_commit,
+        done=done,
+    )
+
+
+def take(partition: PartitionLog, *values: str, waits_for_commit: bool = False) -> PendingBatch:
+    """Append one batch, for which a client waits."""
+    taken = pending(
+        batch(*values),
+        at=partition.next_offset,
+        waits_for_commit=waits_for_commit,
+        done=asyncio.get_running_loop().create_future(),
+    )
+    partition.take(taken)
+    return taken

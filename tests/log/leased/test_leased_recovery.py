@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import pytest
 from node import Stage, acked, batch, settle, stored
 
-from streamhouse.core.errors import MetadataUnavailable, NotLeader
+from streamhouse.core.errors import NotLeader
 from streamhouse.core.randomness import SeededRandomness
 from streamhouse.log.leased.recovery import HeldFrame, SortedFrames, never_again, sort_frames, stranded_words
 from streamhouse.log.wal.task_pump import TaskPump
-from streamhouse.metadata.contract import Durability, EpochStart, MetadataStore, SliceOutcome
+from streamhouse.metadata.contract import Durability, EpochStart
 from streamhouse.objectstore.faults import FaultyStore, ScriptedFaults, StoreFault
 from streamhouse.wire.batch import read_header
 
@@ -205,23 +204,6 @@ async def test_r3_an_ended_leadership_in_the_same_process_replays_what_it_acknow
         assert node.log.append(key, batch("c"), acks=1).base_offset == 2
 
 
-async def test_r4_held_frames_of_a_partition_led_elsewhere_are_let_go_in_the_end(tmp_path: Path) -> None:
-    async with Stage(tmp_path) as stage:
-        topic = await stage.cluster.topic()
-        (key,) = topic.partition_keys()
-        node, other = await stage.node("agent-1"), await stage.node("agent-2")
-        await node.lead(topic)
-        await acked(node.log.append(key, batch("a"), acks=1))
-        node.log.drop_partition(key, "test")
-        assert await node.log.sweep_held() == 0, "nobody else has led since: it may be all there is"
-        stage.cluster.clock.advance(40_000)
-        await other.lead(topic)
-        assert await node.log.sweep_held() == 0, "it may come back if this agent leads again soon"
-        stage.cluster.clock.advance(700_000)
-        assert await node.log.sweep_held() == 1
-        assert node.wal.unsettled_bytes == 0
-
-
 async def test_r4_what_its_producer_was_refused_does_not_come_back_after_another_leader(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:
         topic = await stage.cluster.topic()
@@ -292,45 +274,6 @@ async def test_r4_the_same_in_one_process(tmp_path: Path) -> None:
         plan._script.clear()
         await node.lead(topic)
         assert [value for _, value in await stored(stage.cluster, key)] == ["theirs", "mine"]
-
-
-class LosesReplies:
-    """A metadata store that does what it is asked and then, for the first commits, says that it is not there."""
-
-    def __init__(self, inner: MetadataStore, losses: int) -> None:
-        self._inner = inner
-        self._losses = losses
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    async def commit_leased(self, *arguments: Any) -> list[SliceOutcome]:
-        outcomes = await self._inner.commit_leased(*arguments)
-        if self._losses:
-            self._losses -= 1
-            raise MetadataUnavailable("the reply was lost")
-        return outcomes
-
-
-async def test_r5_a_resubmission_whose_reply_was_lost_moves_the_next_offset(tmp_path: Path) -> None:
-    async with Stage(tmp_path) as stage:
-        topic = await stage.cluster.topic()
-        (key,) = topic.partition_keys()
-        lossy = LosesReplies(stage.cluster.metadata, losses=2)
-        node, other = await stage.node("agent-1", metadata=lossy), await stage.node("agent-2")
-        await node.lead(topic)
-        await acked(node.log.append(key, batch("one"), acks=1), node.log.append(key, batch("two"), acks=1))
-        node.log.drop_partition(key, "test")
-        stage.cluster.clock.advance(40_000)
-        await other.lead(topic)
-        await acked(other.log.append(key, batch("theirs"), acks=-1))
-        stage.cluster.clock.advance(40_000)
-        await node.lead(topic)
-        append = node.log.append(key, batch("next"), acks=-1)
-        await acked(append)
-        assert append.base_offset == 3
-        values = [value for _, value in await stored(stage.cluster, key)]
-        assert values == ["theirs", "one", "two", "next"]
 
 
 async def test_r3_a_replay_waits_for_frames_that_no_sync_has_reached(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from reading import Library, at_once, batches, commit_leaderless, offsets_in, re
 from streamhouse.core.errors import OffsetOutOfRange, PartitionNotFound
 from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.log.reader.cursor import ReadRequest, ReadResult
+from streamhouse.log.tail import TailCache
 from streamhouse.wire.batch import read_header
 from streamhouse.wire.records import Record, build_batch
 
@@ -253,3 +254,56 @@ async def test_lookups_of_many_partitions_are_asked_together() -> None:
         results = await reader.read_many(requests, max_bytes=1 << 20)
         assert all(isinstance(each, ReadResult) and offsets_in(each) == [0, 1] for each in results)
         assert (reader.stats.partition_lookups, reader.stats.entry_lookups) == (1, 1)
+
+
+# From memory alone.
+
+
+@at_once
+async def test_a_read_without_an_await_gives_the_same_or_nothing() -> None:
+    async with Library() as library:
+        shelf = await library.shelf()
+        await shelf.add(3)
+        tail = TailCache(1 << 20)
+        reader = library.reader(tail=tail)
+        request = ReadRequest(key=shelf.key, offset=0, max_bytes=1 << 20)
+        assert reader.read_now([request], max_bytes=1 << 20) is None, "the partition was never looked at"
+        await reader.end_offsets(shelf.key)
+        assert reader.read_now([request], max_bytes=1 << 20) is None, "its records are in an object"
+        tail.publish(shelf.key, 0, batches(3, epoch=shelf.epoch))
+        answer = reader.read_now([request], max_bytes=1 << 20)
+        assert answer is not None
+        (found,) = answer
+        assert found == await reader.read(shelf.key, 0, max_bytes=1 << 20)
+        assert offsets_in(found) == list(range(6))
+        assert library.store.gets == []
+
+
+@at_once
+async def test_a_read_without_an_await_refuses_to_answer_less_than_was_asked_for() -> None:
+    async with Library() as library:
+        shelves = await library.shelves("many", 2)
+        tail = TailCache(1 << 20)
+        reader = library.reader(tail=tail)
+        for shelf in shelves:
+            await shelf.add(2)
+            await reader.end_offsets(shelf.key)
+        tail.publish(shelves[0].key, 0, batches(2, epoch=shelves[0].epoch))
+        here, away = (ReadRequest(key=shelf.key, offset=0, max_bytes=1 << 20) for shelf in shelves)
+        assert reader.read_now([here], max_bytes=1 << 20, min_bytes=2 * ONE_BATCH) is not None
+        assert reader.read_now([here], max_bytes=1 << 20, min_bytes=2 * ONE_BATCH + 1) is None
+        assert reader.read_now([here, away], max_bytes=1 << 20) is None
+        beyond = ReadRequest(key=shelves[0].key, offset=99, max_bytes=1 << 20)
+        assert reader.read_now([beyond], max_bytes=1 << 20) is None, "that must not be said without a fresh look (R16)"
+
+
+@at_once
+async def test_the_known_log_start_is_the_last_one_read() -> None:
+    async with Library() as library:
+        shelf = await library.shelf()
+        await shelf.add(4)
+        reader = library.reader()
+        assert reader.known_log_start(shelf.key) == -1
+        await library.metadata.advance_log_start(shelf.key, 3)
+        await reader.read(shelf.key, 4, max_bytes=1)
+        assert reader.known_log_start(shelf.key) == 3

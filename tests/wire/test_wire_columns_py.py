@@ -1,9 +1,10 @@
-"""The compiled kernel against its pure twin: the same columns and batches, the same refusals in the same words."""
+"""The pure twin of the compiled kernel: the same columns and batches, the same refusals in the same words."""
 
 from __future__ import annotations
 
 import inspect
 import random
+from array import array
 from types import ModuleType
 
 import pyarrow as pa
@@ -12,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire_samples import CODECS, kernel_module, mutated, record_lists, sample_batch, sample_records, with_body, with_crc
 
-from streamhouse.core.errors import StreamHouseError
-from streamhouse.wire import columns, columns_encode
-from streamhouse.wire.batch import HEADER_BYTES
+from streamhouse.core.errors import InvalidRequest, LimitExceeded, StreamHouseError
+from streamhouse.wire import _columns_py, columns, columns_encode
+from streamhouse.wire.batch import HEADER_BYTES, read_header
 from streamhouse.wire.codecs import Codec, compress
 from streamhouse.wire.columns import COLUMNS, HEADERS_TYPE, StoredBatches, decode_columns
 from streamhouse.wire.columns_encode import encode_columns
-from streamhouse.wire.records import Record, build_batch
+from streamhouse.wire.records import Header, Record, build_batch
 
 COMPILED, PURE = kernel_module("_columns"), kernel_module("_columns_py")
 MUTATIONS_PER_CODEC = 2_000
@@ -135,3 +136,83 @@ def test_the_twins_have_the_same_public_names() -> None:
     for name in ("Decoder", "Encoder"):
         methods = {m for m, _ in inspect.getmembers(getattr(PURE, name)) if not m.startswith("_")}
         assert methods <= set(dir(getattr(COMPILED, name)))
+
+
+# The pure twin by itself: Arrow's layouts, without Arrow.
+
+
+def decoder(*wanted: str, **options: int) -> _columns_py.Decoder:
+    return _columns_py.Decoder(wanted, allocate=bytearray, **options)
+
+
+def feed(into: _columns_py.Decoder, records: list[Record], *, low: int = 0, high: int = 2**62) -> None:
+    batch = build_batch(records)
+    into.add(
+        batch[HEADER_BYTES:],
+        read_header(batch),
+        pos=0,
+        partition=3,
+        base_offset=100,
+        from_offset=low,
+        to_offset=high,
+    )
+
+
+def test_a_binary_column_has_offsets_and_one_validity_bit_a_row_lowest_first() -> None:
+    into = decoder("key", "value")
+    feed(into, [Record(key=key, value=b"v") for key in (b"ab", None, b"", b"c", None, b"d", b"e", b"f", None, b"g")])
+    found = into.finish()
+    assert found.key is not None
+    assert list(found.key.offsets) == [0, 2, 2, 2, 3, 3, 4, 5, 6, 6, 7]
+    assert (bytes(found.key.data), found.key.null_count) == (b"abcdefg", 3)
+    assert bytes(found.key.validity or b"") == bytes([0b11101101, 0b00000010])
+    assert found.value is not None
+    assert found.value.validity is None, "no row is null"
+    assert (found.offset, found.headers) == (None, None), "only what was asked for"
+
+
+def test_a_row_without_headers_is_null_and_the_entries_of_the_others_lie_end_to_end() -> None:
+    into = decoder("headers")
+    feed(into, [Record(headers=(Header("a", b"1"), Header("b", None))), Record(), Record(headers=(Header("c", b""),))])
+    headers = into.finish().headers
+    assert headers is not None
+    assert (list(headers.offsets), headers.entry_count, headers.null_count) == ([0, 2, 2, 3], 3, 1)
+    assert bytes(headers.validity or b"") == bytes([0b101])
+    assert (bytes(headers.keys.data), list(headers.values.offsets), headers.values.null_count) == (
+        b"abc",
+        [0, 1, 1, 1],
+        1,
+    )
+
+
+def test_only_offsets_in_the_range_are_decoded_and_batches_follow_each_other() -> None:
+    into = decoder("offset", "partition", "timestamp", timestamp_scale=1000)
+    records = [Record(timestamp_ms=number) for number in range(5)]
+    feed(into, records, low=101, high=103)
+    feed(into, records, low=104)
+    found = into.finish()
+    assert (found.row_count, into.row_count) == (3, 3)
+    assert found.offset.tolist() == [101, 102, 104]  # type: ignore[union-attr]
+    assert found.partition.tolist() == [3, 3, 3]  # type: ignore[union-attr]
+    assert found.timestamp.tolist() == [1000, 2000, 4000]  # type: ignore[union-attr]
+
+
+def test_a_column_is_refused_before_it_passes_its_limit() -> None:
+    with pytest.raises(ValueError, match=r"at most 2\*\*31 - 1 bytes"):
+        decoder("value", max_column_bytes=2**31)
+    into = decoder("value", max_column_bytes=150)
+    feed(into, [Record(value=bytes(100))])
+    assert into.data_bytes == 100
+    with pytest.raises(LimitExceeded, match="would pass 150 bytes"):
+        feed(into, [Record(value=bytes(100))])
+    assert into.row_count == 1, "nothing of the batch was taken"
+
+
+def test_rows_are_ordered_by_partition_and_keep_their_order_within_each() -> None:
+    order, starts = _columns_py.group_rows(array("i", [2, 0, 2, 1, 0]), 4, allocate=bytearray)
+    assert (list(order), starts) == ([1, 4, 3, 0, 2], [0, 2, 3, 5, 5])
+    for wrong in ([4], [-1]):
+        with pytest.raises(InvalidRequest, match="row 0: there is no partition"):
+            _columns_py.group_rows(array("i", wrong), 4, allocate=bytearray)
+    with pytest.raises(InvalidRequest, match="at least 1 partition"):
+        _columns_py.group_rows(array("i"), 0, allocate=bytearray)

@@ -3,44 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable
-from pathlib import Path
-from uuid import UUID
 
 import pytest
 from wal_fake_disk import FakeDisk
-from wal_harness import ON_REAL_FILES, PUMPS, SMALL, Gate, a_wal, add, add_many, contents, opened
+from wal_harness import PUMPS, SMALL, Gate, Place, a_wal, add, add_many, contents, opened
 
-from streamhouse.core.clock import ManualClock
 from streamhouse.core.errors import (
     BackPressureRejected,
-    CorruptFrame,
-    DurabilityMismatch,
     InvalidRequest,
     LimitExceeded,
     WalFailed,
 )
 from streamhouse.core.limits import KIB
-from streamhouse.core.randomness import SeededRandomness
-from streamhouse.log.wal import Disk, Pump, TaskPump, ThreadPump, Wal, WalOptions, open_wal
-
-Place = Callable[[], tuple[Disk | Path, Pump]]
-
-
-@pytest.fixture(
-    params=[
-        "thread and real files",
-        "thread and fake disk",
-        "task and fake disk",
-        "task and real files",
-        "native and real files",
-    ]
-)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    pump, _, where = request.param.partition(" and ")
-    disk: Disk | Path = tmp_path / "wal" if where == "real files" else FakeDisk()
-    return lambda: (disk, ON_REAL_FILES[pump]())
+from streamhouse.log.wal import Pump, TaskPump, ThreadPump, WalOptions
 
 
 async def test_lsns_count_up_from_one_and_are_synced(place: Place) -> None:
@@ -258,56 +233,6 @@ async def test_closing_syncs_what_is_queued_and_frees_the_directory(place: Place
         assert list(contents(recovered)) == lsns
 
 
-async def test_no_thread_outlives_its_wal(tmp_path: Path) -> None:
-    before = set(threading.enumerate())
-    async with a_wal(tmp_path) as (wal, _):
-        await wal.wait_synced(add(wal))
-        assert {thread.name for thread in set(threading.enumerate()) - before} >= {"wal-writer", "wal-tidier"}
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("wal-")]
-
-
-async def test_appending_never_blocks_on_a_disk_that_hangs() -> None:
-    disk, gate = FakeDisk(), Gate()
-    async with a_wal(disk) as (wal, _):
-        for operation in ("fdatasync", "create", "rename"):
-            disk.before[operation] = gate.block
-        lsns = add_many(wal, 100)
-        wal.settle(lsns[:50])
-        assert (wal.synced_lsn, len(lsns), wal.health.ok) == (0, 100, True)
-        gate.opened.set()
-        await wal.wait_synced(lsns[-1])
-
-
-async def test_r2_a_wal_remembers_whose_records_it_holds(place: Place) -> None:
-    mine, theirs = UUID(int=1), UUID(int=2)
-
-    async def start(cluster_id: UUID) -> Wal:
-        disk, pump = place()
-        clock, randomness = ManualClock(), SeededRandomness(1)
-        wal, _ = await open_wal(
-            disk, clock=clock, randomness=randomness, options=SMALL, pump=pump, cluster_id=cluster_id
-        )
-        return wal
-
-    await (await start(theirs)).close()
-    wal = await start(mine)  # there was nothing in it but marks
-    await wal.wait_synced(add(wal, b"precious"))
-    await wal.close()
-    for _ in range(2):
-        with pytest.raises(DurabilityMismatch, match="holds records of cluster"):
-            await start(theirs)
-    await (await start(mine)).close()
-
-
-async def test_a_start_that_crashed_while_it_noted_the_cluster_is_finished(tmp_path: Path) -> None:
-    (tmp_path / "wal").mkdir()
-    (tmp_path / "wal" / "wal.cluster.new").write_bytes(b"half")
-    clock, randomness = ManualClock(), SeededRandomness(1)
-    wal, _ = await open_wal(tmp_path / "wal", clock=clock, randomness=randomness, options=SMALL, cluster_id=UUID(int=7))
-    await wal.close()
-    assert str(UUID(int=7)) in (tmp_path / "wal" / "wal.cluster").read_text()
-
-
 async def test_batches_that_are_not_settled_are_read_back_from_any_file(place: Place) -> None:
     disk, pump = place()
     async with a_wal(disk, pump=pump) as (wal, _):
@@ -323,17 +248,18 @@ async def test_batches_that_are_not_settled_are_read_back_from_any_file(place: P
             await wal.read_batches([2, 3])
 
 
-async def test_a_batch_that_was_damaged_on_the_disk_is_not_read_back(tmp_path: Path) -> None:
-    async with a_wal(tmp_path) as (wal, _):
-        await wal.wait_synced(add_many(wal, 3)[-1])
-        damage(tmp_path, b"000001")
-        assert list(await wal.read_batches([1, 3])) == [1, 3]
-        with pytest.raises(CorruptFrame, match="LSN 2"):
-            await wal.read_batches([2])
-
-
-def damage(directory: Path, batch: bytes) -> None:
-    (file,) = [path for path in directory.glob("*.wal") if batch in path.read_bytes()]
-    data = bytearray(file.read_bytes())
-    data[data.index(batch) + 500] ^= 1
-    file.write_bytes(data)
+async def test_a_waiter_is_woken_by_the_sync_of_its_own_frame_and_not_by_an_earlier_one() -> None:
+    disk_answers: asyncio.Queue[None] = asyncio.Queue()
+    async with a_wal(FakeDisk(), pump=TaskPump(pause=disk_answers.get)) as (wal, _):
+        early = add(wal)
+        for _ in range(5):
+            await asyncio.sleep(0)  # its sync is under way, so the others get the next one
+        late = [add(wal), add(wal)]
+        waiting = [asyncio.create_task(wal.wait_synced(lsn)) for lsn in (late[1], early, late[0])]
+        disk_answers.put_nowait(None)
+        await waiting[1]
+        await asyncio.sleep(0)
+        assert [each.done() for each in waiting] == [False, True, False]
+        for _ in range(3):  # the last one is for the mark of the clean stop
+            disk_answers.put_nowait(None)
+        await asyncio.gather(*waiting)

@@ -1,10 +1,11 @@
 """What is particular to the compiled lane: its thread, its hold on buffers, its failures. All else is the same for
-every pump, in test_wal_appending.py."""
+every pump, in test_wal_wal.py."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import select
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ LARGE = WalOptions(file_bytes=8 * 1024 * KIB, max_bytes=64 * 1024 * KIB)
 
 
 def test_the_lane_is_compiled_here() -> None:
-    """Else the tests of this file, and a good part of test_wal_appending.py, would show nothing."""
+    """Else the tests of this file, and a good part of test_wal_wal.py, would show nothing."""
     assert has_lanes()
 
 
@@ -133,3 +134,21 @@ async def test_closing_at_once_loses_nothing(tmp_path: Path) -> None:
         assert found == sorted(bytes([number]) * 100 for number in range(round_number))
         add(wal, bytes([round_number]) * 100)
         await wal.close()
+
+
+async def test_r11_a_sync_that_the_loop_has_not_heard_of_counts_when_the_next_write_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(NativePump, "_collect", lambda self: None)
+    pump = NativePump()
+    wal, _ = await opened(tmp_path / "wal", pump=pump, options=LARGE)
+    first = asyncio.create_task(wal.wait_synced(add(wal)))
+    readable, _, _ = await asyncio.to_thread(select.select, [pump._told], [], [], 30)
+    assert readable, "the lane has synced it"
+    assert wal.synced_lsn == 0
+    break_file(wal)
+    with pytest.raises(WalOutcomeUnknown):
+        await wal.wait_synced(add(wal))
+    await first
+    assert wal.synced_lsn == 1
+    await wal.close()

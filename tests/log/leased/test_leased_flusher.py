@@ -1,0 +1,164 @@
+"""Which flushes start, when, and how many run at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from node import Gate, Stage, acked, batch, settle
+
+from streamhouse.core.errors import NotLeader
+from streamhouse.log.leased import flusher
+from streamhouse.log.leased.commit import Committer
+from streamhouse.log.leased.plan import plan_flush
+from streamhouse.metadata.contract import (
+    EntryKind,
+)
+
+
+async def test_one_flush_few_objects(tmp_path: Path) -> None:
+    """Many small partitions share one blob; a partition with a segment's worth gets its own object."""
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic(partitions=40)
+        node = await stage.node(segment_max_bytes=4096)
+        for key in topic.partition_keys():
+            await node.lead(topic, key.partition)
+        appends = [node.log.append(key, batch(f"v{key.partition}"), acks=1) for key in topic.partition_keys()]
+        large = topic.partition_keys()[7]
+        appends.append(node.log.append(large, batch("x" * 5000), acks=1))
+        await acked(*appends)
+        await node.log.flush()
+        objects = [info.key async for info in stage.cluster.store.list()]
+        assert len([name for name in objects if name.startswith("wal-shared/")]) == 1
+        assert len([name for name in objects if name.startswith("topics/")]) == 1
+        assert [entry.kind for entry in await stage.cluster.entries(large)] == [EntryKind.SEGMENT]
+        for key in topic.partition_keys():
+            assert await stage.cluster.high_watermark(key) == (2 if key == large else 1)
+
+
+async def test_a_waiting_reader_brings_a_flush(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(), await stage.node()
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        waiting = asyncio.create_task(node.log.wait_visible(key, 0))
+        await settle()
+        await acked(node.log.append(key, batch("a"), acks=1))
+        async with asyncio.timeout(5):
+            await waiting
+        assert await stage.cluster.high_watermark(key) == 1
+
+
+async def test_what_no_client_waits_for_is_flushed_when_it_is_old_enough(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(), await stage.node()
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        await acked(node.log.append(key, batch("a"), acks=1))
+        stage.cluster.clock.advance(59_999)
+        node.log._flusher.wake()
+        await settle()
+        assert node.log.flushes == 0
+        stage.cluster.clock.advance(1)
+        node.log._flusher.wake()
+        await settle()
+        assert (node.log.flushes, await stage.cluster.high_watermark(key)) == (1, 1)
+
+
+async def test_only_so_many_flushes_run_at_a_time_and_the_rest_shares_the_next(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic()
+        store = Gate(stage.cluster.store, is_open=False)
+        node = await stage.node(store=store)
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        appends = []
+        for number in range(10):
+            appends.append(node.log.append(key, batch(f"v{number}"), acks=-1))
+            await settle()
+        assert (node.log.flushes, node.log.flushes_under_way, store.puts) == (4, 4, 4)
+        store.open.set()
+        await acked(*appends)
+        assert node.log.flushes == 5
+        assert node.log.flushes_under_way == 0
+        assert len(await stage.cluster.entries(key)) == 5
+
+
+async def test_a_flush_takes_a_bounded_share_of_a_partition_and_goes_on_with_the_rest(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(), await stage.node(segment_max_bytes=1 << 20)
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        data = batch("x" * 500)
+        node.log._flusher._max_chunk_bytes = 2 * len(data)
+        for _ in range(5):
+            node.log.append(key, data, acks=1)
+        await node.log.flush()
+        entries = await stage.cluster.entries(key)
+        assert [(entry.base_offset, entry.record_count) for entry in entries] == [(0, 2), (2, 2), (4, 1)]
+        led = node.log.partition(key)
+        assert led is not None
+        assert not led.dirty, "nothing of it is left to flush"
+
+
+async def test_a_partition_that_is_dropped_is_not_flushed_any_more(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic(partitions=2)
+        store = Gate(stage.cluster.store)
+        node = await stage.node(store=store)
+        gone, stays = topic.partition_keys()
+        await node.lead(topic, 0)
+        await node.lead(topic, 1)
+        await acked(node.log.append(gone, batch("a"), acks=1))
+        node.log.drop_partition(gone, "the lease ran out")
+        node.log._flusher.wake()
+        await settle()
+        assert (node.log.flushes, store.puts) == (0, 0)
+        await acked(node.log.append(stays, batch("b"), acks=-1))
+        assert await stage.cluster.high_watermark(gone) == 0
+
+
+async def test_a_flush_that_breaks_ends_the_leaderships_concerned_and_later_flushes_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bug: the order of their commits is broken, and their clients must not wait for ever."""
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(partitions=2), await stage.node()
+        broken, fine = topic.partition_keys()
+        await node.lead(topic, 0)
+        await node.lead(topic, 1)
+
+        async def breaks(*arguments: object, **options: object) -> list[object]:
+            raise RuntimeError("a bug")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Committer, "pack", breaks)
+            doomed = node.log.append(broken, batch("a"), acks=-1)
+            with pytest.raises(NotLeader):
+                await acked(doomed)
+        assert [(key, "RuntimeError('a bug')" in reason) for key, reason in node.dropped] == [(broken, True)]
+        await acked(node.log.append(fine, batch("b"), acks=-1))
+        assert await stage.cluster.high_watermark(fine) == 1
+
+
+async def test_a_flush_loop_that_breaks_starts_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(), await stage.node()
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        await settle()
+        errors = [ValueError("a bug in the plan")]
+
+        def breaks_once(*arguments: Any, **options: Any) -> Any:
+            if errors:
+                raise errors.pop()
+            return plan_flush(*arguments, **options)
+
+        monkeypatch.setattr(flusher, "plan_flush", breaks_once)
+        node.log._flusher.wake()
+        await settle()
+        assert not errors
+        await acked(node.log.append(key, batch("a"), acks=-1))
+        assert await stage.cluster.high_watermark(key) == 1
