@@ -134,7 +134,7 @@ class Table(UserDict[str, tuple[Any, Behaviour]]):
         """``expected``: what the story returns, or ``refused("…")``."""
 
         def add(story: Behaviour) -> Behaviour:
-            self.put(story.__name__, (expected, story))  # type: ignore[attr-defined]
+            self.put(story.__name__, (expected, story))
             return story
 
         return add

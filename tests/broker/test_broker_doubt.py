@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from uuid import UUID
 
 import pytest
@@ -29,7 +30,12 @@ def is_awake(doubt: Doubt) -> bool:
 
 
 async def test_it_wakes_for_a_key_for_a_name_and_for_everything_and_not_for_nothing() -> None:
-    for add in (lambda doubt: doubt.add(keys(1)), lambda doubt: doubt.add_name("t"), lambda doubt: doubt.everything()):
+    reasons: list[Callable[[Doubt], None]] = [
+        lambda doubt: doubt.add(keys(1)),
+        lambda doubt: doubt.add_name("t"),
+        lambda doubt: doubt.everything(),
+    ]
+    for add in reasons:
         doubt = Doubt()
         doubt.add([])
         assert not is_awake(doubt)

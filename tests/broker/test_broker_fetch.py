@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -104,7 +105,7 @@ async def test_only_a_caller_in_this_process_reads_what_another_agent_leads(sh: 
 
 async def test_an_answer_from_memory_needs_no_task(sh: StreamHouse) -> None:
     await fetch(sh, PlainWanted(0, 0, MANY))  # which looks where the log begins
-    limits = {"max_wait_ms": 100, "min_bytes": 1, "max_bytes": MANY}
+    limits: dict[str, Any] = {"max_wait_ms": 100, "min_bytes": 1, "max_bytes": MANY}
     found = sh.broker.fetch.begin([("t", PlainWanted(0, 0, MANY))], caller=CALLER, **limits)
     assert isinstance(found, Sequence)
     later = sh.broker.fetch.begin([("t", PlainWanted(0, 1, MANY))], caller=CALLER, **limits)

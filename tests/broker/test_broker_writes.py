@@ -96,7 +96,7 @@ async def test_a_batch_goes_to_the_writer_of_its_topics_mode(writes: Writes, lea
     with pytest.raises(InvalidRequest, match="leaderless/1 is leaderless"):
         writes.append(PartitionKey(LEADERLESS, 1), b"batch", acks=-1)
     leased.append_answer = taken = object()
-    assert writes.append(KEY, b"batch", acks=-1) is taken  # type: ignore[comparison-overlap]
+    assert writes.append(KEY, b"batch", acks=-1) is taken
     assert writes.epoch(KEY) == 4
 
 

@@ -140,7 +140,7 @@ def test_a_watermark_that_is_not_where_the_sender_thinks_stops_the_transfer() ->
         (b,) = await fleet.start("b")
         await fleet.until(lambda: bool(a.member.stats.transfers_refused))
         await asyncio.sleep(1)
-        assert a.partitions == set(topic.partition_keys()), "taken back at once: nobody else would take it"
+        assert a.partitions == set(topic.partition_keys()), "taken back at once: no other agent would take it"
         a.owner.next_offset = 0
         await fleet.settled()
         assert b.partitions

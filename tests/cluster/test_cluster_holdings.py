@@ -13,6 +13,7 @@ from streamhouse.metadata.contract import (
     AcquireVerdict,
     Holder,
     Lease,
+    LeaseKey,
 )
 
 
@@ -91,7 +92,8 @@ def test_the_next_opening_waits_until_the_last_has_unwound(acquired_at_once: boo
         topic = await fleet.topic(partitions=1)
         key = topic.partition_keys()[0]
         (a,) = fleet.make("a", timings=dataclasses.replace(FAST, assign_interval_ms=600_000))
-        gained, unwound = a.owner.gained, []
+        gained = a.owner.gained
+        unwound: list[int] = []
 
         async def reluctant(lease: Lease) -> None:
             if lease.key != key or lease.epoch > 1:
@@ -161,14 +163,17 @@ def test_what_the_owner_drops_by_itself_is_released_and_comes_back_at_a_new_epoc
     fleet_story(story)
 
 
-def test_what_the_owner_drops_while_it_is_handed_over_is_led_by_somebody_again() -> None:
+def test_what_the_owner_drops_while_it_is_handed_over_is_led_again() -> None:
     async def story(fleet: Fleet) -> None:
         topic = await fleet.topic(partitions=6)
         (a,) = await fleet.start("a")
         await fleet.settled()
         a.owner.flush_s = 1.0
         (b,) = await fleet.start("b")
-        leaving = lambda: {key for key in topic.partition_keys() if a.owner.history[key][-1] == "losing"}  # noqa: E731
+
+        def leaving() -> set[LeaseKey]:
+            return {key for key in topic.partition_keys() if a.owner.history[key][-1] == "losing"}
+
         await fleet.until(lambda: bool(leaving()))
         for key in leaving():
             del a.owner.open[key]

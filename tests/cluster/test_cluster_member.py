@@ -32,7 +32,7 @@ def test_s1_13_a_second_process_under_the_same_agent_id_ends_the_first() -> None
     fleet_story(story)
 
 
-def test_r20_an_agent_that_somebody_else_deregistered_ends() -> None:
+def test_r20_an_agent_that_another_process_deregistered_ends() -> None:
     """Its run is over for the store, which takes nothing from it any more: only a new one can go on."""
 
     async def story(fleet: Fleet) -> None:

@@ -53,7 +53,7 @@ def test_a_newcomer_is_noticed_at_the_next_heartbeat() -> None:
 
 
 @pytest.mark.parametrize("what", ["partition", "slot"])
-def test_what_somebody_releases_is_taken_at_once(what: str) -> None:
+def test_a_lease_that_its_holder_releases_is_taken_at_once(what: str) -> None:
     async def story(fleet: Fleet) -> None:
         topic = await fleet.topic(partitions=2)
         key = topic.partition_keys()[0] if what == "partition" else SlotKey(3)
@@ -89,7 +89,7 @@ def test_what_is_held_only_since_the_look_is_not_judged_by_it() -> None:
     fleet_story(story)
 
 
-def test_r1_somebody_who_took_the_lease_ends_the_leadership_here() -> None:
+def test_r1_an_agent_that_took_the_lease_ends_the_leadership_here() -> None:
     """By hand, as an operator may: the next tick or renewal finds out."""
 
     async def story(fleet: Fleet) -> None:

@@ -60,7 +60,8 @@ Story = Callable[[Metadata, Log], Awaitable[None]]
 def play(story: Story) -> None:
     async def run() -> None:
         log = Log()
-        async with Metadata(":memory:", clock=LoopClock(), randomness=SeededRandomness(1), threads=False) as metadata:
+        metadata = Metadata(":memory:", clock=LoopClock(), randomness=SeededRandomness(1), threads=False)
+        async with metadata:
             await metadata.create_topic(NewTopic(topic_id=KEYS[0].topic_id, name="t", partition_count=4, configs={}))
             requests = FlushRequests(metadata=metadata, log=log)  # type: ignore[arg-type]
             requests.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 import msgspec
@@ -83,7 +83,7 @@ CONSUMER = ConsumerSnapshot(
 
 def replace(given: S, **changes: Any) -> S:
     if isinstance(given, msgspec.Struct):
-        return msgspec.structs.replace(given, **changes)
+        return cast("S", msgspec.structs.replace(given, **changes))
     return dataclasses.replace(given, **changes)
 
 
@@ -103,7 +103,7 @@ MIXED = replace(
 )
 
 
-GOLDENS = {
+GOLDENS: dict[str, GroupSnapshot] = {
     "group_classic_v1": CLASSIC,
     "group_consumer_v1": CONSUMER,
     "group_classic_v2": replace(CLASSIC, silent=SILENT),

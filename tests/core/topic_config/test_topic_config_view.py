@@ -41,7 +41,7 @@ class TestViews:
         assert rows["remote.storage.enable"].synonyms == ()
         assert rows["diskless.enable"].read_only is True
 
-    def test_an_inert_config_says_so_to_whoever_asks(self) -> None:
+    def test_an_inert_config_says_so_in_its_description(self) -> None:
         rows = {row.name: row for row in describe({"min.insync.replicas": "2"})}
         assert rows["min.insync.replicas"].value == "2"
         assert "No effect here: there are no follower replicas" in rows["min.insync.replicas"].documentation
