@@ -1,4 +1,5 @@
-"""Front ends as the table of behaviours uses them: one adapter each. A new front end needs one more class here.
+"""Front ends as the table of behaviours uses them: one adapter each. A new front end needs one more class here,
+and one more line in FRONT_ENDS.
 
 An adapter translates a call of the table into its front end, and the front end's errors into ``Refused`` with the name
 of the error's Kafka code. It decides and repeats nothing.
@@ -7,7 +8,7 @@ of the error's Kafka code. It decides and repeats nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from streamhouse import StreamHouse
@@ -336,3 +337,11 @@ class KafkaFrontEnd:
 def _check(code: int) -> None:
     if code:
         raise Refused(code)
+
+
+FRONT_ENDS: Mapping[str, Callable[[StreamHouse], FrontEnd]] = {
+    "python": PythonFrontEnd,
+    "kafka": KafkaFrontEnd,
+    "broker": BrokerFrontEnd,
+}
+"""Every behaviour of the table runs through each of these."""

@@ -1,10 +1,9 @@
-"""Configs and topics through the broker, without any protocol."""
+"""Configs of topics through the broker, without any protocol."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from uuid import UUID
 
 import pytest
 
@@ -14,15 +13,10 @@ from streamhouse.broker.caller import Caller
 from streamhouse.broker.configs import ConfigChange, ConfigOperation
 from streamhouse.broker.topics import WantedTopic
 from streamhouse.core.errors import (
-    InvalidPartitions,
-    InvalidReplicaAssignment,
-    InvalidReplicationFactor,
     InvalidRequest,
     InvalidTopicConfig,
     TopicNotFound,
-    UnknownTopicId,
 )
-from streamhouse.core.ids import TopicId
 
 CALLER = Caller(protocol="test")
 
@@ -68,22 +62,3 @@ async def test_settings_of_agents_and_groups_cannot_be_changed(broker: Broker) -
         broker.configs.refuse_broker_change("")
     with pytest.raises(InvalidRequest, match="single group"):
         broker.configs.refuse_group_change()
-
-
-async def test_a_topic_grows_and_never_shrinks(broker: Broker) -> None:
-    assert (await broker.topics.grow("t", 3, caller=CALLER)).partition_count == 3
-    for count in (3, 2, 0):
-        with pytest.raises(InvalidPartitions):
-            await broker.topics.grow("t", count, caller=CALLER)
-    with pytest.raises(InvalidReplicaAssignment):
-        await broker.topics.grow("t", 4, caller=CALLER, brokers=[[99]])
-    assert (await broker.topics.fresh("t")).partition_count == 3
-
-
-async def test_what_a_topic_cannot_be(broker: Broker) -> None:
-    with pytest.raises(InvalidReplicationFactor):
-        await broker.topics.create(WantedTopic(name="u", replication_factor=0, configs={}), caller=CALLER)
-    with pytest.raises(InvalidReplicaAssignment):
-        await broker.topics.create(WantedTopic(name="u", brokers={0: [99]}, configs={}), caller=CALLER)
-    with pytest.raises(UnknownTopicId):
-        await broker.topics.fresh_by_id(TopicId(UUID(int=99)))

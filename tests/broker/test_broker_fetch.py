@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 from streamhouse import StreamHouse
 from streamhouse.broker.caller import Caller
 from streamhouse.broker.fetch import Answer, Diverging, PlainWanted, Refused
-from streamhouse.broker.reads import EpochEnd, ReadResult
+from streamhouse.broker.reads import ReadResult
 from streamhouse.core.errors import (
     NotLeader,
     PartitionNotFound,
@@ -105,25 +105,9 @@ async def test_only_a_caller_in_this_process_reads_what_another_agent_leads(sh: 
 
 async def test_an_answer_from_memory_needs_no_task(sh: StreamHouse) -> None:
     await fetch(sh, PlainWanted(0, 0, MANY))  # which looks where the log begins
-    limits = {"max_wait_ms": 100, "min_bytes": 1, "max_bytes": MANY}
+    limits: dict[str, Any] = {"max_wait_ms": 100, "min_bytes": 1, "max_bytes": MANY}
     found = sh.broker.fetch.begin([("t", PlainWanted(0, 0, MANY))], caller=CALLER, **limits)
     assert isinstance(found, Sequence)
     later = sh.broker.fetch.begin([("t", PlainWanted(0, 1, MANY))], caller=CALLER, **limits)
     assert not isinstance(later, Sequence)
     assert isinstance((await later)[0], ReadResult)
-
-
-async def test_the_end_of_an_epoch(sh: StreamHouse) -> None:
-    epoch = sh.broker.reads.leader_epoch(await key_of(sh))
-    ends = await sh.broker.offsets.epoch_ends(
-        [("t", 0, -1, epoch), ("t", 0, epoch + 1, epoch), ("t", 9, -1, 0), ("other", 0, -1, 0)], caller=CALLER
-    )
-    assert ends[0] == EpochEnd(epoch=epoch, end_offset=1)
-    assert [type(each) for each in ends[1:]] == [UnknownEpoch, PartitionNotFound, TopicNotFound]
-
-
-async def test_a_topic_is_created_on_demand_once_and_never_for_kafkas_own_state(sh: StreamHouse) -> None:
-    admin = sh.broker.topics
-    made = await asyncio.gather(*(admin.create_on_demand("wanted", caller=CALLER) for _ in range(3)))
-    assert len({topic.topic_id for topic in made if topic is not None}) == 1
-    assert await admin.create_on_demand("__consumer_offsets", caller=CALLER) is None

@@ -371,10 +371,10 @@ async def test_health_shows_what_flushes_wait_for_until_it_works_again(tmp_path:
         append = node.log.append(key, batch("a"), acks=-1)
         await settle()
         committer = node.log._committer
-        assert committer.in_trouble.is_set()
+        assert committer.failing.is_set()
         assert node.log.health.store_problem
         assert [outage.active for outage in node.log.outages()] == [True]
         store_away._script.clear()
         await acked(append)
-        assert not committer.in_trouble.is_set()
+        assert not committer.failing.is_set()
         assert node.log.health.store_problem == ""

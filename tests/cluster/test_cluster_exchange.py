@@ -1,14 +1,21 @@
-"""Stories of transfers that do not go smoothly (R20)."""
+"""Transfers, outgoing and incoming, when calls fail, answers are late or the other side goes (R20)."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 
 import pytest
-from fleet import Fleet, Phantom, fleet_story
+from fleet import FAST, Fleet, FleetAgent, Phantom, fleet_story
 
 from streamhouse.cluster.contract import Loss
-from streamhouse.metadata.contract import Transfer, TransferState
+from streamhouse.cluster.exchange import Handed
+from streamhouse.cluster.lease_table import Leadership, Stage
+from streamhouse.metadata.contract import (
+    Holder,
+    Transfer,
+    TransferState,
+)
 
 
 @pytest.mark.parametrize("method", ["initiate_transfer", "accept_transfer", "complete_transfer", "acquire_leases"])
@@ -133,25 +140,10 @@ def test_a_watermark_that_is_not_where_the_sender_thinks_stops_the_transfer() ->
         (b,) = await fleet.start("b")
         await fleet.until(lambda: bool(a.member.stats.transfers_refused))
         await asyncio.sleep(1)
-        assert a.partitions == set(topic.partition_keys()), "taken back at once: nobody else would take it"
+        assert a.partitions == set(topic.partition_keys()), "taken back at once: no other agent would take it"
         a.owner.next_offset = 0
         await fleet.settled()
         assert b.partitions
-
-    fleet_story(story)
-
-
-def test_what_cannot_be_flushed_is_lost_here_and_led_elsewhere() -> None:
-    async def story(fleet: Fleet) -> None:
-        topic = await fleet.topic(partitions=8)
-        (a,) = await fleet.start("a")
-        await fleet.settled()
-        a.owner.cannot_flush.update(topic.partition_keys())
-        (b,) = await fleet.start("b")
-        await fleet.settled()
-        assert b.partitions
-        assert {key for key, _ in a.owner.losses} == b.partitions
-        assert {reason for _, reason in a.owner.losses} == {Loss.NOT_FLUSHED}
 
     fleet_story(story)
 
@@ -189,60 +181,67 @@ def test_lost_notifications_only_slow_a_transfer_down() -> None:
     fleet_story(story)
 
 
-def test_s3_17_leaving_while_the_first_choice_is_dead_finds_another() -> None:
+async def led_by_a(fleet: Fleet) -> tuple[FleetAgent, Leadership]:
+    topic = await fleet.topic(partitions=1)
+    (a,) = await fleet.start("a", timings=dataclasses.replace(FAST, assign_interval_ms=600_000))
+    await fleet.settled()
+    leadership = a.member.lease_table.get(topic.partition_keys()[0])
+    assert leadership is not None
+    return a, leadership
+
+
+def test_an_offer_that_does_not_reach_the_store_leaves_the_lease_served_here() -> None:
     async def story(fleet: Fleet) -> None:
-        await fleet.topic(partitions=12)
-        a, b, c = await fleet.start("a", "b", "c")
-        await fleet.settled()
-        leaving = set(a.owner.open)
-        await b.kill()  # the others do not know yet
-        await a.member.stop()
-        await fleet.until(lambda: leaving <= c.owner.open.keys(), within_s=0.5)
-        assert a.member.stats.released == 0, "even what the ring would have given to b was handed to c"
-        assert a.owner.losses == []
-        await fleet.settled()
+        a, leadership = await led_by_a(fleet)
+        a.link.fail("initiate_transfer", times=1_000)
+        assert await a.member._exchange.hand_over(leadership, "b") is Handed.REFUSED
+        assert leadership.stage is Stage.SERVING
+        assert leadership.valid()
+        assert a.link.calls["initiate_transfer"] > 1, "tried again while there was time"
 
     fleet_story(story)
 
 
-def test_s3_17_two_agents_leaving_at_once_do_not_hand_to_each_other() -> None:
+def test_r20_an_offer_of_a_lease_that_another_agent_has_ends_the_leadership_here() -> None:
     async def story(fleet: Fleet) -> None:
-        await fleet.topic(partitions=12)
-        a, b, c = await fleet.start("a", "b", "c")
-        await fleet.settled()
-        await asyncio.gather(a.member.stop(), b.member.stop())
-        await fleet.settled(within_s=1)
-        assert len(c.owner.open) == 62
-        assert a.owner.losses == b.owner.losses == []
+        a, leadership = await led_by_a(fleet)
+        a.link.deaf = True
+        mine = Holder(agent_id="a", incarnation=a.incarnation, wal_id=fleet.ids.uuid())
+        rival = Holder(agent_id="c", incarnation=fleet.ids.uuid(), wal_id=fleet.ids.uuid())
+        await fleet.store.release_leases(mine, [leadership.held])
+        await fleet.store.acquire_leases(rival, [leadership.key], ttl_ms=60_000)
+        assert await a.member._exchange.hand_over(leadership, "b") is Handed.MOVED
+        assert a.owner.losses == [(leadership.key, Loss.FENCED)]
 
     fleet_story(story)
 
 
-def test_s3_17_leaving_while_the_store_is_away_ends_with_nothing_held() -> None:
+def test_an_agent_that_did_not_answer_is_left_alone_for_a_while_and_one_that_refused_is_not() -> None:
     async def story(fleet: Fleet) -> None:
-        await fleet.topic(partitions=4)
-        (a,) = await fleet.start("a")
-        await fleet.settled()
-        a.link.down = True
-        await a.member.stop()
-        assert a.owner.open == {}
-        assert len(a.member.lease_table) == 0
+        a, leadership = await led_by_a(fleet)
+        partners, now_ms = a.member._exchange.partners, fleet.clock.boot_ms
+        silent, unwilling = Phantom(fleet, "silent"), Phantom(fleet, "unwilling")
+        await silent.appear(group="elsewhere")
+        await unwilling.appear(unwilling.reject, group="elsewhere")
+        assert await a.member._exchange.hand_over(leadership, "unwilling") is Handed.REFUSED
+        assert await a.member._exchange.hand_over(leadership, "silent") is Handed.REFUSED
+        assert not partners.may_try("silent", now_ms=now_ms())
+        assert partners.may_try("unwilling", now_ms=now_ms())
+        assert partners.may_try("silent", now_ms=now_ms() + FAST.transfer_timeout_ms)
+        assert leadership.stage is Stage.SERVING
+        await silent.vanish()
+        await unwilling.vanish()
 
     fleet_story(story)
 
 
-def test_a_fleet_that_comes_and_goes_always_finds_its_balance() -> None:
+def test_an_agent_that_stops_rejects_what_it_is_offered() -> None:
     async def story(fleet: Fleet) -> None:
-        await fleet.topic(partitions=16)
-        await fleet.start("a", "b")
-        for number in range(6):
-            (newcomer,) = await fleet.start(f"n{number}")
-            await asyncio.sleep(0.3 * number)
-            if number % 2:
-                await newcomer.kill()
-            elif number:
-                await newcomer.member.stop()
-            await asyncio.sleep(1.7 * number)
-        await fleet.settled()
+        a, leadership = await led_by_a(fleet)
+        (b,) = await fleet.start("b", group="elsewhere")
+        b.member._exchange.stopping = True
+        assert await a.member._exchange.hand_over(leadership, "b") is Handed.REFUSED
+        (transfer,) = await fleet.store.list_transfers(open_only=False)
+        assert (transfer.state, transfer.reason) == (TransferState.REJECTED, "b is stopping")
 
     fleet_story(story)

@@ -1,4 +1,4 @@
-"""Settings: precedence, defaults, profiles, and what must hold between settings."""
+"""Settings from all sources: precedence, defaults, profiles, single node; and the settings in force, to print."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from settings_ground import HERE, file, only, settings
 
-from streamhouse.core.errors import InvalidSetting
+from streamhouse.core.errors import UnknownSetting
 from streamhouse.core.settings import (
     SCHEMA,
     DurabilitySetting,
@@ -17,23 +18,10 @@ from streamhouse.core.settings import (
     Origin,
     OriginKind,
     Profile,
-    Settings,
+    effective,
     resolve,
 )
-from streamhouse.core.settings.rules import RULES
-from streamhouse.core.settings.schema import collect, duration, size
-from streamhouse.core.settings.sources import ConfigFile
-
-HERE = Path("/some where")
-
-
-def file(**table: object) -> ConfigFile:
-    return ConfigFile(path=Path("/etc/streamhouse.toml"), table=table)
-
-
-def settings(**flags: object) -> Settings:
-    named = {key.replace("__", "."): value for key, value in flags.items()}
-    return resolve(flags=named, base_dir=HERE).require().settings
+from streamhouse.core.urls import MASK
 
 
 class TestPrecedence:
@@ -74,45 +62,6 @@ class TestPrecedence:
         assert found.settings.agent.zone == "default"
         assert found.settings.embedded_agent is True
         assert found.origins["agent.zone"] == Origin(kind=OriginKind.DEFAULT)
-
-
-class TestNames:
-    def test_one_declaration_gives_flag_variable_key_and_attribute(self) -> None:
-        wal_dir = next(setting for setting in SCHEMA if setting.key == "wal.dir")
-        assert (wal_dir.flag, wal_dir.variable, wal_dir.attribute) == ("--wal-dir", "STREAMHOUSE_WAL_DIR", "dir")
-        ttl = next(setting for setting in SCHEMA if setting.key == "lease.ttl")
-        assert (ttl.flag, ttl.variable, ttl.attribute) == ("--lease-ttl", "STREAMHOUSE_LEASE_TTL", "ttl_ms")
-
-    def test_no_two_settings_share_a_name(self) -> None:
-        for names in (
-            [setting.key for setting in SCHEMA],
-            [setting.flag for setting in SCHEMA],
-            [setting.variable for setting in SCHEMA],
-        ):
-            assert len(set(names)) == len(names)
-
-    def test_every_setting_says_what_it_is_and_why_its_default(self) -> None:
-        for setting in SCHEMA:
-            assert setting.declaration.doc.endswith("."), setting.key
-            assert len(setting.declaration.why) > 10, setting.key
-
-    def test_adding_a_setting_is_one_declaration(self) -> None:
-        @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-        class More:
-            pause_ms: int = duration("5s", at_least="1s", at_most="1m", doc="A pause.", why="why not")
-
-        [setting] = collect(More)
-        assert (setting.key, setting.flag, setting.variable) == ("pause", "--pause", "STREAMHOUSE_PAUSE")
-
-    def test_a_declaration_without_its_unit_or_with_a_bad_default_fails_at_once(self) -> None:
-        @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-        class Unitless:
-            pause: int = duration("5s", at_least="1s", at_most="1m", doc="A pause.", why="why not")
-
-        with pytest.raises(TypeError, match="must end in _ms"):
-            collect(Unitless)
-        with pytest.raises(InvalidSetting, match="outside"):
-            size("5MiB", at_least="1KiB", at_most="1MiB", doc="x", why="y")
 
 
 class TestValues:
@@ -202,35 +151,66 @@ class TestSingleNode:
         assert settings(durability="wal").effective_durability is DurabilitySetting.WAL
 
 
-BROKEN: dict[str, dict[str, object]] = {
-    "lease.renew_interval": {"lease.renew_interval": "15s"},
-    "agent.heartbeat_interval": {"agent.heartbeat_interval": "30s"},
-    "store.request_timeout": {"store.request_timeout": "2m"},
-    "flush.interval": {"flush.interval": "2s"},
-    "segment.max_bytes": {"segment.max_bytes": "10MiB", "memory.write_buffer_bytes": "16MiB"},
-    "wal.file_bytes": {"wal.file_bytes": "1GiB", "wal.max_bytes": "1GiB"},
-    "store.access_key_id": {"store.access_key_id": "AKIA"},
-    "kafka.allow_remote": {"kafka.listen": "10.0.0.1:9092"},
-    "kafka.advertised": {"kafka.advertised": "one:9092,two:9092"},
-    "kafka.listen": {"kafka.listen": "0.0.0.0:9092", "kafka.allow_remote": True},
-    "admin.allow_remote": {"admin.listen": "10.0.0.1:8080"},
-    "group.min_session_timeout": {"group.min_session_timeout": "10s", "group.max_session_timeout": "9s"},
-    "group.consumer_heartbeat": {"group.consumer_heartbeat": "45s"},
-    "durability": {"durability": "wal", "metadata.url": "postgresql://u:hush@host/db"},
-}
+class TestProblems:
+    def test_names_the_variable_or_the_file_and_key(self) -> None:
+        problem = only(resolve(environ={"STREAMHOUSE_LEASE_TTL": "x"}).problems)
+        assert "lease.ttl from environment STREAMHOUSE_LEASE_TTL: 'x'" in problem.message
+        problem = only(resolve(file=file(lease={"ttl": "x"})).problems)
+        assert "lease.ttl from file /etc/streamhouse.toml: 'x'" in problem.message
+
+    def test_every_problem_is_found_in_one_go(self) -> None:
+        outcome = resolve(
+            flags={"nope": "1"}, environ={"STREAMHOUSE_LOG_LEVEL": "x"}, file=file(lease={"ttl": "x"}, zzz=1)
+        )
+        assert len(outcome.problems) == 4
+        with pytest.raises(UnknownSetting, match="3 more: `streamhouse config check` lists them all"):
+            outcome.require()
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.keys[0])
-def test_every_rule_between_settings_is_enforced_and_explained(rule: object) -> None:
-    assert {each.keys[0] for each in RULES} == BROKEN.keys()
-    keys: tuple[str, ...] = rule.keys  # type: ignore[attr-defined]
-    problems = resolve(flags=BROKEN[keys[0]]).problems
-    assert [type(problem) for problem in problems] == [InvalidSetting]
-    for key in keys:
-        assert f"{key} is " in problems[0].message
-    assert "hush" not in str(problems[0])
+class TestSecrets:
+    SECRET = "hush-hush"
+
+    @pytest.mark.parametrize("raw", ["hush-hush\n", ["hush-hush"], {"hush-hush": "hush-hush"}])
+    def test_a_wrong_secret_is_not_repeated(self, raw: object) -> None:
+        problem = only(resolve(flags={"store.secret_access_key": raw, "store.access_key_id": "A"}).problems)
+        assert self.SECRET not in str(problem)
+        assert "store.secret_access_key from flag --store-secret-access-key" in problem.message
+
+    def test_a_wrong_url_is_repeated_without_its_password(self) -> None:
+        problem = only(resolve(environ={"STREAMHOUSE_METADATA_URL": f"postgres//u:{self.SECRET}@h"}).problems)
+        assert "starts with none of" in problem.message
+        problem = only(resolve(environ={"STREAMHOUSE_METADATA_URL": f"pg://u:{self.SECRET}@h/db"}).problems)
+        assert f"pg://u:{MASK}@h/db" in problem.message
+        assert self.SECRET not in str(problem)
+
+    def test_neither_the_effective_view_nor_repr_shows_a_secret(self) -> None:
+        found = resolve(
+            environ={
+                "STREAMHOUSE_STORE_ACCESS_KEY_ID": "AKIA",
+                "STREAMHOUSE_STORE_SECRET_ACCESS_KEY": self.SECRET,
+                "STREAMHOUSE_METADATA_URL": f"postgresql://user:{self.SECRET}@host/db",
+                "STREAMHOUSE_STORE_ENDPOINT_URL": f"https://user:{self.SECRET}@host",
+            }
+        ).require()
+        assert found.settings.store.secret_access_key == self.SECRET
+        rows = {row.key: row for row in effective(found)}
+        assert rows["store.secret_access_key"].value == MASK
+        assert rows["metadata.url"].value == f"postgresql://user:{MASK}@host/db"
+        assert self.SECRET not in repr(found.settings)
+        assert not any(self.SECRET in repr(row) for row in rows.values())
 
 
-def test_a_rule_at_its_edge() -> None:
-    assert settings(lease__renew_interval="14999ms").lease.renew_interval_ms == 14_999
-    assert settings(store__request_timeout="1m").store.request_timeout_ms == 60_000
+class TestEffective:
+    def test_every_setting_has_a_row_with_its_source(self) -> None:
+        rows = effective(resolve(environ={"STREAMHOUSE_LEASE_TTL": "40000"}).require())
+        assert [row.key for row in rows] == [setting.key for setting in SCHEMA]
+        by_key = {row.key: row for row in rows}
+        assert (by_key["lease.ttl"].value, by_key["lease.ttl"].chosen) == ("40s", True)
+        assert by_key["lease.ttl"].source == "environment STREAMHOUSE_LEASE_TTL"
+        assert (by_key["agent.id"].text, by_key["agent.id"].chosen) == ("(unset)", False)
+        assert (by_key["embedded_agent"].value, by_key["embedded_agent"].text) == (True, "true")
+
+    def test_what_is_shown_can_be_given_back(self) -> None:
+        first = resolve(flags={"profile": "fast", "agent.id": "a"}, base_dir=Path("/x")).require()
+        again = {row.key: row.value for row in effective(first)}
+        assert resolve(flags=again, base_dir=Path("/y")).require().settings == first.settings
