@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamhouse.core.errors import MalformedRequest
-from streamhouse.gateway.kafka.answers import OWN_WRITE_BYTES, Answers, AnswerSlot, coalesce
 from streamhouse.gateway.kafka.inbox import SCRATCH_BYTES, Inbox, ReceiveBuffers
 
 MIB = 1 << 20
@@ -94,29 +93,3 @@ def test_a_size_no_request_can_have_is_refused(size: int) -> None:
     assert inbox.has_frame()
     with pytest.raises(MalformedRequest, match=str(size)):
         inbox.next_frame()
-
-
-@given(st.permutations(range(6)))
-def test_answers_leave_in_the_order_of_their_requests(order: list[int]) -> None:
-    answers = Answers()
-    slots = []
-    for _ in range(6):
-        slots.append(AnswerSlot(api_key=0, correlation_id=0, flexible=False, request_bytes=0))
-        answers.slots.append(slots[-1])
-    answers.put([b"last"])
-    left: list[bytes] = []
-    for number in order:
-        answers.settle(slots[number], [b"%d" % number] if number != 3 else [])
-        left += map(bytes, answers.take())
-    assert left == [b"0", b"1", b"2", b"4", b"5", b"last"]
-    assert answers.held_bytes == 0
-
-
-@settings(max_examples=50)
-@given(st.lists(st.sampled_from([b"", b"abc", bytes(OWN_WRITE_BYTES), bytes(OWN_WRITE_BYTES - 1)]), min_size=1))
-def test_coalescing_changes_no_byte_and_copies_no_large_piece(pieces: list[bytes]) -> None:
-    chunks = list(coalesce(list(pieces)))
-    assert b"".join(chunks) == b"".join(pieces)
-    assert [chunk for chunk in pieces if len(chunk) >= OWN_WRITE_BYTES] == [
-        chunk for chunk in chunks if any(chunk is piece for piece in pieces) and len(chunk) >= OWN_WRITE_BYTES
-    ]

@@ -8,12 +8,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from streamhouse.gateway.kafka.api import Api, Buffers, Call, apis
+from streamhouse.gateway.kafka.connections import Connections
 from streamhouse.gateway.kafka.handlers import api_18_api_versions as _registers_it  # noqa: F401
 from streamhouse.gateway.kafka.server import KafkaServer, Listener, ServerLimits
 from streamhouse.gateway.kafka.wire.headers import request_frame
 from streamhouse.gateway.kafka.wire.schema import write_request
 
 HEARTBEAT, PRODUCE, FETCH = 12, 0, 1
+MIB = 1 << 20
 ANSWER_S = 10
 """Longer than any answer takes; a test that needs it has failed."""
 
@@ -113,3 +115,31 @@ async def until(condition: Any) -> None:
     async with asyncio.timeout(ANSWER_S):
         while not condition():  # noqa: ASYNC110 - what is waited for is the server's own state
             await asyncio.sleep(0.001)
+
+
+class Hours:
+    """The clock of the connections, moved by hand."""
+
+    def __init__(self, server: KafkaServer) -> None:
+        self.connections = connections_of(server)
+        self._ahead_s = 0.0
+        real = self.connections.now
+        self.connections.now = lambda: real() + self._ahead_s
+
+    def pass_s(self, seconds: float) -> None:
+        self._ahead_s += seconds
+        self.connections.sweep()
+
+
+def connections_of(server: KafkaServer) -> Connections:
+    assert server._connections is not None
+    return server._connections
+
+
+def large(call: Call, body: memoryview) -> Buffers:
+    """An answer that no socket buffer takes."""
+    return (bytes(64 * MIB),)
+
+
+async def stop_reading(client: RawClient) -> None:
+    client.writer.transport.pause_reading()  # type: ignore[attr-defined]

@@ -1,48 +1,29 @@
-"""What the server takes from all clients together, and when it sends one away. Time passes by hand: no test waits."""
+"""Which clients the server turns away, and when it closes a connection. Time passes by hand: no test waits."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import socket
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from serving import FETCH, HEARTBEAT, PRODUCE, RawClient, client_of, cold, echo, heartbeat, hot, serving, until
+from serving import (
+    FETCH,
+    MIB,
+    PRODUCE,
+    Hours,
+    RawClient,
+    client_of,
+    connections_of,
+    echo,
+    hot,
+    large,
+    serving,
+    stop_reading,
+    until,
+)
 
-from streamhouse.core.errors import ConfigError
 from streamhouse.gateway.kafka.api import Buffers, Call, CloseConnection, HotHandler
-from streamhouse.gateway.kafka.connections import Connections
-from streamhouse.gateway.kafka.server import KafkaServer, Listener
 from streamhouse.gateway.kafka.wire.headers import request_frame
-from streamhouse.gateway.kafka.wire.message import Message
-
-MIB = 1 << 20
-
-
-class Hours:
-    """The clock of the connections, moved by hand."""
-
-    def __init__(self, server: KafkaServer) -> None:
-        self.connections = connections_of(server)
-        self._ahead_s = 0.0
-        real = self.connections.now
-        self.connections.now = lambda: real() + self._ahead_s
-
-    def pass_s(self, seconds: float) -> None:
-        self._ahead_s += seconds
-        self.connections.sweep()
-
-
-def connections_of(server: KafkaServer) -> Connections:
-    assert server._connections is not None
-    return server._connections
-
-
-def large(call: Call, body: memoryview) -> Buffers:
-    """An answer that no socket buffer takes."""
-    return (bytes(64 * MIB),)
 
 
 def large_in_pieces(call: Call, body: memoryview) -> Buffers:
@@ -51,10 +32,6 @@ def large_in_pieces(call: Call, body: memoryview) -> Buffers:
 
 
 LARGE = pytest.mark.parametrize("large", [large, large_in_pieces])
-
-
-async def stop_reading(client: RawClient) -> None:
-    client.writer.transport.pause_reading()  # type: ignore[attr-defined]
 
 
 async def test_connections_over_the_cap_are_closed_and_a_free_place_is_given_again() -> None:
@@ -240,60 +217,6 @@ async def test_a_closed_connection_that_never_takes_its_last_answer_is_aborted()
         await until(lambda: server.stats.connections == 0)
 
 
-async def test_over_the_budget_sockets_are_not_read_and_all_are_served_in_the_end() -> None:
-    """Twenty clients with 3 MiB each and room for 4: half-received requests must not wait for each other."""
-    peak = 0
-
-    def measure(call: Call, body: memoryview) -> Buffers:
-        nonlocal peak
-        peak = max(peak, connections.budget.used_bytes)
-        return (len(body).to_bytes(4, "big"),)
-
-    async with serving(hot(FETCH, measure), request_memory_bytes=4 * MIB) as server:
-        connections = connections_of(server)
-        clients = [await RawClient.connect(server) for _ in range(20)]
-        frame = request_frame(FETCH, 0, 1, None, bytes(3 * MIB))
-        for client in clients:
-            client.send(frame[:MIB])
-        await until(lambda: connections.budget.waiting >= 5)
-        assert connections.budget.used_bytes < 12 * MIB
-        for client in clients:
-            client.send(frame[MIB:])
-        for client in clients:
-            assert await client.answer() == b"\0\0\0\1" + (3 * MIB).to_bytes(4, "big")
-            await client.close()
-        assert peak < 14 * MIB
-        await until(lambda: connections.budget.used_bytes == 0 and connections.budget.waiting == 0)
-
-
-async def test_requests_being_served_count_against_the_budget() -> None:
-    futures: list[asyncio.Future[Buffers]] = []
-
-    def wait(call: Call, body: memoryview) -> asyncio.Future[Buffers]:
-        futures.append(asyncio.get_running_loop().create_future())
-        return futures[-1]
-
-    async with (
-        serving(hot(PRODUCE, wait, pipelined=True), request_memory_bytes=MIB) as server,
-        client_of(server) as client,
-        client_of(server) as other,
-    ):
-        body = bytes(MIB // 4)
-        for number in range(12):
-            client.ask(PRODUCE, 0, number, body)
-        await until(lambda: connections_of(server).budget.waiting == 1)
-        assert len(futures) < 8
-        other.ask(18, 0, 1)
-        while len(futures) < 12 or not all(future.done() for future in futures):
-            for future in futures:
-                if not future.done():
-                    future.set_result(())
-            await asyncio.sleep(0)
-        for _ in range(12):
-            await client.answer()
-        await other.answer()
-
-
 async def test_whoever_hogs_the_budget_is_closed() -> None:
     async with (
         serving(hot(FETCH, echo), request_memory_bytes=MIB) as server,
@@ -332,100 +255,3 @@ async def test_complaints_are_few() -> None:
     finally:
         logger.removeHandler(handler)
     assert 1 <= len(lines) <= 25
-
-
-# Start and stop.
-
-
-def listener(port: int = 0, host: str = "127.0.0.1") -> Listener:
-    return Listener(name="test", host=host, port=port, advertised_host="me", advertised_port=0)
-
-
-def server_on(*listeners: Listener) -> KafkaServer:
-    return KafkaServer(broker=None, listeners=listeners, served={})  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def taken_port() -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        yield taken.getsockname()[1]
-
-
-async def test_bind_knows_the_ports_and_lets_no_client_in_before_open() -> None:
-    server = server_on(listener(), listener())
-    await server.bind()
-    first, second = server.listeners
-    assert first.port != second.port
-    assert first.advertised_port == first.port > 0
-    with pytest.raises(ConnectionRefusedError):
-        await asyncio.open_connection("127.0.0.1", first.port)
-    await server.open()
-    async with client_of(server):
-        pass
-    await server.close()
-    with pytest.raises(ConnectionRefusedError):
-        await asyncio.open_connection("127.0.0.1", first.port)
-
-
-async def test_a_taken_port_is_a_clear_error_and_keeps_nothing(taken_port: int) -> None:
-    server = server_on(listener(), listener(taken_port))
-    with pytest.raises(ConfigError, match=f"another process listens on 127.0.0.1:{taken_port}.*--kafka-listen"):
-        await server.bind()
-    await server.close()
-
-
-async def test_a_host_that_is_not_ours_is_a_clear_error() -> None:
-    with pytest.raises(ConfigError, match=r"cannot listen on 192\.0\.2\.1:9"):
-        await server_on(listener(9, "192.0.2.1")).bind()
-
-
-async def test_drain_lets_requests_under_way_finish_and_starts_no_more() -> None:
-    release = asyncio.Event()
-
-    async def slow(call: Call, request: Message) -> dict[str, Any]:
-        await release.wait()
-        return {"error_code": 5}
-
-    async with serving(cold(HEARTBEAT, slow)) as server, client_of(server) as busy, client_of(server) as idle:
-        await idle.ping()
-        busy.ask(HEARTBEAT, 0, 1, heartbeat())
-        busy.ask(HEARTBEAT, 0, 2, heartbeat())
-        await until(lambda: server.stats.in_flight == 1)
-        stopping = asyncio.create_task(server.drain(10))
-        assert await idle.closed() == b""
-        release.set()
-        assert await busy.answer() == b"\0\0\0\1\0\5"
-        assert await busy.closed() == b""
-        await stopping
-        assert server.stats.requests == 2
-
-
-async def test_close_ends_what_takes_too_long() -> None:
-    cancelled = asyncio.Event()
-
-    async def endless(call: Call, request: Message) -> dict[str, Any]:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cancelled.set()
-        return {}
-
-    async with serving(cold(HEARTBEAT, endless)) as server, client_of(server) as client:
-        client.ask(HEARTBEAT, 0, 1, heartbeat())
-        await until(lambda: server.stats.in_flight == 1)
-        await server.drain(0.05)
-        await server.close()
-        assert cancelled.is_set()
-        assert server.stats.in_flight == 0
-        assert server.stats.connections == 0
-        assert await client.closed() == b""
-
-
-async def test_close_does_not_wait_for_a_client_that_does_not_read() -> None:
-    async with serving(hot(FETCH, large)) as server, client_of(server) as client:
-        await stop_reading(client)
-        client.ask(FETCH, 0, 1)
-        await until(lambda: any(one.unsent_bytes() for one in connections_of(server).live))
-        await server.drain(0.05)
-        await server.close()
-        assert server.stats.connections == 0
