@@ -1,4 +1,4 @@
-"""A start waits for an object store that does not answer, and for nothing that waiting does not help against."""
+"""A start waits for an object store that does not answer, and refuses one that does not keep the contract."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import logging
 from typing import Any
 
 import pytest
+from cloud_ground import cloud_store
+from obstore.store import MemoryStore as ObstoreMemory
 
 from streamhouse.core.clock import ManualClock
 from streamhouse.core.errors import (
@@ -19,7 +21,8 @@ from streamhouse.core.errors import (
 from streamhouse.core.randomness import SeededRandomness
 from streamhouse.objectstore import probe
 from streamhouse.objectstore.memory import MemoryStore
-from streamhouse.objectstore.probe import wait_for_store
+from streamhouse.objectstore.objects import Fetched, ListPage
+from streamhouse.objectstore.probe import check_store, wait_for_store
 
 DOWN = StoreUnavailable("put of probe in s3://bucket failed: no answer: connection refused")
 
@@ -91,3 +94,71 @@ async def test_the_wait_is_told_once_with_its_reason(
         await wait_for(Away(*[DOWN] * 10_000), wait_s=3)  # long enough to be told on a busy machine
     told = [record.getMessage() for record in caplog.records]
     assert told == [f"waiting for the object store memory://: {DOWN.message}"]
+
+
+class Overwrites(MemoryStore):
+    """Accepts the condition of a put and ignores it."""
+
+    async def put(self, key: str, *args: Any, **kwargs: Any) -> Any:
+        await super().delete([key])
+        return await super().put(key, *args, **kwargs)
+
+
+class Forgets(MemoryStore):
+    async def _list_page(self, prefix: str, start_after: str | None) -> ListPage:
+        return ListPage(objects=[], next_start_after=None)
+
+
+class Garbles(MemoryStore):
+    async def _get_range(self, key: str, offset: int, length: int) -> Fetched:
+        found = await super()._get_range(key, 0, length)
+        return Fetched(data=found.data, size_bytes=found.size_bytes)
+
+
+async def probe_of(store: MemoryStore) -> list[str]:
+    """Run the check; the keys that are left."""
+    try:
+        await check_store(store, clock=ManualClock(), randomness=SeededRandomness(1))
+    finally:
+        left = await MemoryStore._list_page(store, "", None)
+    return [info.key for info in left.objects]
+
+
+async def test_a_store_that_keeps_the_contract_passes_and_nothing_is_left() -> None:
+    assert await probe_of(MemoryStore(clock=ManualClock())) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (Overwrites, "lets a create-only put replace an object"),
+        (Forgets, "does not list what was put"),
+        (Garbles, "does not return what was put"),
+    ],
+)
+async def test_a_server_that_breaks_the_contract_is_refused_and_its_probe_is_deleted(
+    kind: type[MemoryStore], said: str
+) -> None:
+    store = kind(clock=ManualClock())
+    with pytest.raises(StoreMisconfigured, match=said):
+        await probe_of(store)
+    assert (await MemoryStore._list_page(store, "", None)).objects == []
+
+
+async def test_an_upload_that_may_replace_an_object_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = cloud_store(ObstoreMemory())
+
+    async def replace(source: str, target: str) -> None:
+        return None
+
+    monkeypatch.setattr(store, "copy_if_absent", replace)
+    with pytest.raises(StoreMisconfigured, match="lets an upload replace an object"):
+        await check_store(store, clock=ManualClock(), randomness=SeededRandomness(1))
+
+
+async def test_a_probe_that_cannot_be_deleted_is_no_fault() -> None:
+    class Keeps(MemoryStore):
+        async def _delete(self, keys: Any) -> None:
+            raise StoreDenied("no")
+
+    await check_store(Keeps(clock=ManualClock()), clock=ManualClock(), randomness=SeededRandomness(1))
