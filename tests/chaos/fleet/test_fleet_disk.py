@@ -59,8 +59,11 @@ def test_a_mount_that_is_refused_is_told_and_the_probe_is_gone(tmp_path: Path, m
     assert list(tmp_path.iterdir()) == []
 
 
-def test_filling_uses_every_byte_down_to_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that may grow to 3 MiB and 5 bytes stands for the disk: writes beyond are cut, then refused."""
+@pytest.mark.parametrize("in_part", [True, False])
+def test_filling_uses_every_byte_down_to_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_part: bool
+) -> None:
+    """A file that may grow to 3 MiB and 5 bytes stands for the disk. Writes beyond are cut, or refused as a whole."""
     monkeypatch.setattr(subprocess, "run", lambda argv, **_: subprocess.CompletedProcess(argv, 0, "", ""))
     disk = SmallDisk(tmp_path)
     limit = 3 * 1024 * 1024 + 5
@@ -68,7 +71,7 @@ def test_filling_uses_every_byte_down_to_the_last(tmp_path: Path, monkeypatch: p
     class Full(io.FileIO):
         def write(self, data: Any, /) -> int:
             room = limit - self.tell()
-            if not room:
+            if not room or (len(data) > room and not in_part):
                 raise OSError(errno.ENOSPC, "No space left on device")
             return super().write(data[:room])
 
