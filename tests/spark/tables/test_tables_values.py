@@ -12,43 +12,9 @@ import pytest
 
 from streamhouse.core.errors import InvalidSetting
 from streamhouse.spark.tables import values as values_module
-from streamhouse.spark.tables.columns import OWN_COLUMNS, ddl_of, parse_ddl, parse_schema, wider
+from streamhouse.spark.tables.columns import OWN_COLUMNS, parse_ddl
 from streamhouse.spark.tables.spec import TABLES, StorageSpec, TableFormat, TableSpec, ValueFormat
-from streamhouse.spark.tables.store import bins
 from streamhouse.spark.tables.values import Avro, GivenJson, InferredJson, avro_columns, parse_values
-
-DDL = (
-    "a BOOLEAN, b INT, c BIGINT, d FLOAT, e DOUBLE, f STRING, g BINARY, h DATE, i TIMESTAMP, j TIMESTAMP_NTZ, "
-    "k DECIMAL(5, 2), l ARRAY<INT>, m STRUCT<x: INT, y: ARRAY<STRING>>, n MAP<STRING, BIGINT>, `ö-1` STRING"
-)
-
-
-def test_ddl_reads_back_as_it_was_written() -> None:
-    schema = parse_ddl(DDL)
-    assert ddl_of(schema) == DDL
-    assert parse_schema(ddl_of(OWN_COLUMNS)) == OWN_COLUMNS
-
-
-@pytest.mark.parametrize(
-    ("ddl", "fault"),
-    [
-        ("", "a column's name, not the end"),
-        ("id", "a type, not the end"),
-        ("id BIGNT", "no type 'bignt'"),
-        ("id BIGINT name STRING", "a comma or the end"),
-        ("id ARRAY<INT", "'>', not the end"),
-        ("id BIGINT, ID INT", "there twice"),
-        ("_offset BIGINT", "of its own"),
-        ("`a b` INT", "cannot be a column's name"),
-        ("d DECIMAL(40, 2)", "no DECIMAL"),
-        ("a ;", "cannot be read"),
-        ("a " + "ARRAY<" * 30 + "INT" + ">" * 30, "nested"),
-    ],
-)
-def test_a_wrong_ddl_is_refused(ddl: str, fault: str) -> None:
-    with pytest.raises(InvalidSetting, match=fault):
-        parse_ddl(ddl)
-
 
 FITS: list[tuple[str, Any, Any]] = [
     ("BIGINT", 2**63 - 1, 2**63 - 1),
@@ -141,16 +107,6 @@ def test_fields_that_cannot_be_columns_make_a_record_bad(monkeypatch: pytest.Mon
     assert decoder.decode([b'{"two": 1}', b'{"three": 1}']).bad[0][0] == 1
 
 
-def test_types_widen_the_same_way_in_any_order() -> None:
-    kinds = [pa.bool_(), pa.int64(), pa.float64(), pa.string()]
-    for one in kinds:
-        assert wider(None, one) == one
-        for other in kinds:
-            assert wider(one, other) == wider(other, one)
-            for third in kinds:
-                assert wider(wider(one, other), third) in (wider(one, wider(other, third)), pa.string())
-
-
 def test_avro_that_is_cut_short_or_too_long_is_bad() -> None:
     schema = {"type": "record", "name": "r", "fields": [{"name": "id", "type": "long"}]}
     decoded = Avro(schema, confluent=False).decode([b"\x02", b"", b"\x02\x02", b"\xff" * 20, None])
@@ -171,9 +127,3 @@ def test_a_spec_reads_back_as_it_was_written() -> None:
     for text in ("jsn", "ddl:", "avro:nope", "json:x"):
         with pytest.raises(InvalidSetting):
             parse_values(text, lambda name: "{}")
-
-
-def test_small_files_are_grouped_in_their_order_and_single_ones_left_alone() -> None:
-    files = [("a", 10), ("big", 100), ("b", 10), ("c", 25), ("d", 10), ("e", 30)]
-    assert bins(files, small_bytes=50, target_bytes=40) == [["a", "b"], ["c", "d"]]
-    assert bins([("a", 1)], small_bytes=50, target_bytes=40) == []

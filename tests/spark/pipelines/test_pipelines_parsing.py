@@ -1,39 +1,22 @@
-"""What people write down: read whole, every mistake named with its place, the same file twice the same pipelines."""
+"""A document becomes a spec, or every mistake is named with its place."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from pipeline_documents import WHOLE, changed
 
 from streamhouse.core.errors import InvalidSetting
-from streamhouse.metadata.contract import WantedState
-from streamhouse.spark.pipelines.parsing import load_pipeline, parse_pipeline
+from streamhouse.spark.pipelines.parsing import (
+    MAX_SOURCES,
+    PIPELINES,
+    check_pipeline_name,
+    load_pipeline,
+    parse_pipeline,
+)
 from streamhouse.spark.pipelines.spec import BadRecords, Format, OutputMode, PostgresTarget, TargetMode
-from streamhouse.spark.pipelines.yaml_file import read_pipelines
-
-WHOLE: dict[str, Any] = {
-    "name": "per-minute",
-    "sources": {
-        "orders": {
-            "topic": "shop.orders",
-            "schema": "id BIGINT, at TIMESTAMP",
-            "watermark": {"column": "at", "delay": "10 minutes"},
-            "bad_records": "drop",
-            "starting": "latest",
-            "options": {"maxOffsetsPerTrigger": 1000},
-        }
-    },
-    "sql": "SELECT window.start AS minute, count(*) AS n FROM orders GROUP BY window(at, '1 minute');",
-    "target": {"postgres": {"url": "postgresql://me:secret@db/x", "table": "public.m", "key": ["minute"]}},
-    "output_mode": "update",
-    "trigger": "10s",
-    "isolated": True,
-}
-
-
-def changed(**changes: Any) -> dict[str, Any]:
-    return {**WHOLE, **changes}
 
 
 def test_everything_that_can_be_said_is_kept() -> None:
@@ -131,69 +114,32 @@ def test_what_is_wrong_is_named_with_its_place(document: dict[str, Any], path: t
     assert [(problem.path, said in problem.message) for problem in problems] == [(path, True)], problems
 
 
-def test_a_password_is_not_shown() -> None:
+@pytest.mark.parametrize("name", ["a", "9", "a-b_c", "a" * 63])
+def test_a_good_name(name: str) -> None:
+    assert check_pipeline_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["", "-a", "a-", "A", "a.b", "a b", "a\n", "ä", "a" * 64])
+def test_a_wrong_name_is_refused(name: str) -> None:
+    with pytest.raises(InvalidSetting, match="is not a valid name for a pipeline"):
+        check_pipeline_name(name)
+
+
+def test_the_number_of_sources_is_bounded() -> None:
+    at_most = {f"v{number}": {} for number in range(MAX_SOURCES)}
+    assert parse_pipeline(changed(sources=at_most))[1] == []
+    for sources in ({}, {**at_most, "more": {}}):
+        _, problems = parse_pipeline(changed(sources=sources))
+        assert [problem.path for problem in problems] == [("sources",)]
+        assert f"not 1 to {MAX_SOURCES}" in problems[0].message
+
+
+def test_a_stored_pipeline_reads_back_with_its_generation() -> None:
     spec = load_pipeline(WHOLE)
-    assert "secret" not in str(spec.masked_document())
-    assert "secret" not in repr(spec)
+    assert PIPELINES.read(spec.name, json.loads(json.dumps(PIPELINES.write(spec, 7)))) == (spec, 7)
 
 
-def test_a_checkpoint_belongs_to_the_sql_and_not_to_how_often_it_runs() -> None:
-    mark = load_pipeline(WHOLE).fingerprint()
-    assert load_pipeline(changed(trigger="1s", isolated=False)).fingerprint() == mark
-    assert load_pipeline(changed(sql=WHOLE["sql"].replace(" FROM", "\n  FROM"))).fingerprint() == mark
-    assert load_pipeline(changed(sql="SELECT 1 AS minute FROM orders")).fingerprint() != mark
-    assert load_pipeline(changed(output_mode="complete")).fingerprint() != mark
-
-
-FILE = """\
-# what the shop needs
-pipelines:
-  - name: copy
-    sources: [orders]
-    sql: SELECT key, value FROM orders
-    target: {topic: out}
-  - name: kept
-    state: stopped
-    sources: [orders]
-    sql: |
-      SELECT key, value
-      FROM orders
-    target:
-      topic: out
-"""
-
-
-def test_a_file_of_pipelines() -> None:
-    copy, kept = read_pipelines(FILE, file="p.yaml")
-    assert (copy.spec.name, copy.wanted, copy.line) == ("copy", None, 3)
-    assert (kept.spec.name, kept.wanted, kept.line) == ("kept", WantedState.STOPPED, 7)
-    assert kept.spec.sql == "SELECT key, value\nFROM orders"
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "said"),
-    [
-        (
-            "target: {topic: out}",
-            "target: {topic: out}\n    triger: 1s",
-            "p.yaml:7: pipeline copy: triger: there is no",
-        ),
-        ("      topic: out\n", "      topik: out\n", "p.yaml:13: pipeline kept: target: names none of"),
-        ("state: stopped", "state: paused", "p.yaml:8: state: 'paused' is neither running nor stopped"),
-        ("- name: kept", "- name: copy", "p.yaml:7: the pipeline copy is defined twice, first in line 3"),
-        ("    sql: |", "   sql: |", "p.yaml:10: "),
-        ("pipelines:", "pipeline:", "p.yaml:1: there is no list of pipelines"),
-        ("sources: [orders]", "sources: &a [orders]", "p.yaml:4: anchors and aliases"),
-        ("  - name: copy", "  - name: copy\n    name: other", "p.yaml:4: 'name' is there twice"),
-    ],
-)
-def test_a_mistake_in_a_file_is_told_with_its_line(before: str, after: str, said: str) -> None:
-    with pytest.raises(InvalidSetting) as refused:
-        read_pipelines(FILE.replace(before, after, 1), file="p.yaml")
-    assert said in str(refused.value)
-
-
-def test_all_mistakes_of_a_file_are_told_at_once() -> None:
-    with pytest.raises(InvalidSetting) as refused:
-        read_pipelines(FILE.replace("sql:", "sgl:").replace("topic:", "topik:"), file="p.yaml")
-    assert len(str(refused.value).splitlines()) == 6
+def test_the_first_problem_is_raised_with_its_path_and_hint() -> None:
+    with pytest.raises(InvalidSetting, match=r"^sources\.o\.starting: 'now' is none of") as refused:
+        load_pipeline(changed(sources={"o": {"starting": "now"}}))
+    assert refused.value.hint
