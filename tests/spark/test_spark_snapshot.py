@@ -55,11 +55,11 @@ async def at_time(key: PartitionKey, timestamp_ms: int) -> int | None:
 @pytest.fixture
 async def metadata() -> AsyncIterator[SqliteMetadata]:
     opened = SqliteMetadata(MEMORY, clock=ManualClock(), randomness=SeededRandomness(1), threads=False)
-    async with opened as store:
+    async with opened:
         for number, name in enumerate(("orders", "orders-eu", "bills")):
             topic_id = TopicId(SeededRandomness(10 + number).uuid())
-            await store.create_topic(NewTopic(topic_id=topic_id, name=name, partition_count=2, configs={}))
-        yield store
+            await opened.create_topic(NewTopic(topic_id=topic_id, name=name, partition_count=2, configs={}))
+        yield opened
 
 
 @pytest.mark.parametrize(

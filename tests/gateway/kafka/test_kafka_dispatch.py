@@ -49,7 +49,7 @@ async def test_a_cold_handler_gets_a_message_and_goes_on_when_the_client_leaves(
     started = start(dispatcher(cold(HEARTBEAT, answer)), HEARTBEAT, 4, write_request(HEARTBEAT, 4, {"group_id": "g"}))
     assert (started.flexible, started.pipelined, started.cancel_with_client) == (True, False, False)
     assert inspect.isawaitable(started.result)
-    (body,) = cast(Buffers, await cast(Awaitable[Buffers], started.result))
+    (body,) = await cast(Awaitable[Buffers], started.result)
     assert read_response(HEARTBEAT, 4, memoryview(body)).error_code == 27
 
 

@@ -77,6 +77,11 @@ def test_a_source_that_has_not_been_read_yet() -> None:
             parse_offset_log(broken)
 
 
+def nothing(path: str) -> str | None:
+    """Reads a checkpoint that is not there."""
+    return None
+
+
 def filled(path: Path | str) -> Path:
     (Path(path) / "offsets").mkdir(parents=True)
     (Path(path) / "metadata").write_text("{}")
@@ -112,8 +117,8 @@ def progress(query: str, offset: int) -> Progress:
 
 def test_a_checkpoint_counts_if_it_wrote_the_target_s_rows_or_was_begun_where_they_end() -> None:
     files = {"c/metadata": json.dumps({"id": "q2"})}
-    assert not is_of(None, "c", {}.get)
-    assert not is_of(progress("q2", 5), "c", {}.get)
+    assert not is_of(None, "c", nothing)
+    assert not is_of(progress("q2", 5), "c", nothing)
     assert is_of(None, "c", files.get)
     assert is_of(progress("q2", 5), "c", files.get)
     assert not is_of(progress("q1", 5), "c", files.get)  # begun, and killed before it planned a batch
@@ -143,7 +148,7 @@ def test_only_a_file_of_this_machine_has_a_path_here(path: str, here: str | None
 
 
 def test_a_checkpoint_whose_metadata_is_damaged_is_refused() -> None:
-    assert query_id("c", {}.get) is None
+    assert query_id("c", nothing) is None
     for damaged in ("", "{}", "[]", "null"):
         with pytest.raises(CorruptDocument, match="c/metadata cannot be read"):
             query_id("c", {"c/metadata": damaged}.get)

@@ -126,7 +126,7 @@ def test_a_wrong_name_is_refused(name: str) -> None:
 
 
 def test_the_number_of_sources_is_bounded() -> None:
-    at_most = {f"v{number}": {} for number in range(MAX_SOURCES)}
+    at_most: dict[str, Any] = {f"v{number}": {} for number in range(MAX_SOURCES)}
     assert parse_pipeline(changed(sources=at_most))[1] == []
     for sources in ({}, {**at_most, "more": {}}):
         _, problems = parse_pipeline(changed(sources=sources))
