@@ -23,6 +23,7 @@ def test_a_spec_reads_back(tmp_path: Path) -> None:
     )
     spec.save(tmp_path / "spec.json")
     assert load_spec(tmp_path / "spec.json") == spec
+    assert isinstance(load_spec(tmp_path / "spec.json").role, Role), "process.py chooses by it"
     assert spec.places == [("t", 0), ("t", 1), ("u", 0)]
     spec.save_for_java(tmp_path / "spec.properties")
     assert "topics=t:2,u:1\ngroups=g:classic:2\n" in (tmp_path / "spec.properties").read_text()
