@@ -1,11 +1,13 @@
-"""Hand-made histories, as client processes would have written them, for tests of the checker."""
+"""Hand-made histories, as client processes would have written them, and the options of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from streamhouse.chaos.checker import AnomalyKind, RunVerdict, Span, judge
+from streamhouse.chaos.options import FaultKind, Options
 
 
 class Tale:
@@ -97,3 +99,20 @@ class Tale:
 
     def found(self, **more: object) -> dict[AnomalyKind, int]:
         return dict(self.verdict(**more).findings.counts)  # type: ignore[arg-type]
+
+
+def chaos_options(results: Path = Path("results"), **more: Any) -> Options:
+    common: dict[str, Any] = {
+        "minutes": 1,
+        "agents": None,
+        "seed": 4,
+        "results": results,
+        "fault_every_s": 5,
+        "faults": (FaultKind.PAUSE,),
+        "floor": 0.5,
+        "rate": 10,
+        "unavailable_limit_s": 60,
+        "settle_s": 5,
+        "keep": False,
+    }
+    return Options(**{**common, **more})

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from collections.abc import Callable
+from typing import Any
 from uuid import UUID
 
+import pytest
 from hypothesis import strategies as st
 
+from streamhouse.core.errors import CorruptDocument
 from streamhouse.core.ids import AppendId, PartitionKey, TopicId
+from streamhouse.metadata import documents
 from streamhouse.metadata.contract import (
     BatchOutcome,
     BatchVerdict,
@@ -21,9 +27,11 @@ from streamhouse.metadata.contract import (
     ObjectRef,
     ProducerBatch,
     ProducerState,
+    SliceOutcome,
+    Verdict,
     WriteMode,
 )
-from streamhouse.metadata.documents import AdoptedShare, Control, IndexEntry, PendingAppend
+from streamhouse.metadata.documents import AdoptedShare, AppendRecord, Control, IndexEntry, PendingAppend
 
 KEY = PartitionKey(TopicId(UUID(int=7)), 3)
 INT64_MAX = 2**63 - 1
@@ -182,3 +190,66 @@ COMPACTION = Compaction(
     target=dataclasses.replace(ENTRY.entry, end_offset=9, record_count=10, kind=EntryKind.COMPACTED),
     object=ObjectRef(key="wal-shared/abc", size_bytes=512, created_at_ms=5),
 )
+
+
+DROP = object()
+"""In place of a value: the field is left out."""
+
+
+PARSERS: dict[str, tuple[bytes, Callable[[bytes], object]]] = {
+    "control": (documents.encode_control(CONTROL), documents.parse_control),
+    "index": (
+        documents.encode_index_entry(ENTRY),
+        lambda raw: documents.parse_index_entry(documents.index_key("orders", 0, 4), raw),
+    ),
+    "compaction": (documents.encode_compaction(COMPACTION), lambda raw: documents.parse_compaction(raw, KEY)),
+    "cursor": (documents.encode_cursor(3), documents.parse_cursor),
+    "claim": (b'{"compactor_id":"c-1","claimed_at_ms":5}', lambda raw: documents.parse_claim(raw, "x")),
+    "producer": (
+        documents.encode_producer(
+            ProducerState(
+                producer_id=1,
+                producer_epoch=0,
+                batches=(ProducerBatch(base_sequence=0, record_count=1, base_offset=0),),
+                updated_at_ms=1,
+            )
+        ),
+        documents.parse_producer,
+    ),
+    "append": (
+        documents.encode_append_record(
+            AppendRecord(
+                append_id=AppendId(UUID(int=1)),
+                outcome=SliceOutcome(
+                    key=KEY, verdict=Verdict.COMMITTED, base_offset=0, end_offset=4, high_watermark=5, leader_epoch=0
+                ),
+                object_created_at_ms=1,
+                committed_at_ms=2,
+            )
+        ),
+        lambda raw: documents.parse_append_record(raw, KEY),
+    ),
+}
+
+
+def altered(raw: bytes, path: str, value: object) -> bytes:
+    """The document with one field replaced (or dropped); ``path`` is dotted, with list positions as numbers."""
+    document: Any = json.loads(raw)
+    *parents, last = path.split(".")
+    place = document
+    for name in parents:
+        place = place[int(name)] if name.isdigit() else place[name]
+    if value is DROP:
+        del place[last]
+    else:
+        place[last] = value
+    return json.dumps(document).encode()
+
+
+def check_refused(kind: str, path: str, value: object, complaint: str) -> None:
+    """A good document of this kind is read; with one field changed it is refused, with what is wrong."""
+    raw, parse = PARSERS[kind]
+    parse(raw)
+    with pytest.raises(CorruptDocument) as caught:
+        parse(altered(raw, path, value))
+    assert complaint in str(caught.value)

@@ -124,18 +124,6 @@ def test_options_come_before_the_environment_and_that_before_the_profile(tmp_pat
     assert "access_key_id" not in s3_config("b-b", StoreOptions(), {**home, "AWS_WEB_IDENTITY_TOKEN_FILE": "/t"})
 
 
-def test_a_profile_that_was_named_must_be_there_and_hold_keys(tmp_path: Path) -> None:
-    (tmp_path / "credentials").write_text("[empty]\nrole_arn = x\n")
-    environ = {"AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "credentials")}
-    with pytest.raises(InvalidSetting, match="no AWS profile 'none'"):
-        s3_config("b-b", StoreOptions(profile="none"), environ)
-    with pytest.raises(InvalidSetting, match="holds no access key"):
-        s3_config("b-b", StoreOptions(profile="empty"), environ)
-    (tmp_path / "credentials").write_text("no section\n")
-    with pytest.raises(InvalidSetting, match="cannot read"):
-        s3_config("b-b", StoreOptions(), environ)
-
-
 @pytest.mark.parametrize("endpoint", ["host:9000", "ftp://host", "http://", "http://host/path"])
 def test_an_endpoint_that_is_none_is_refused(endpoint: str) -> None:
     with pytest.raises(InvalidSetting, match="endpoint"):

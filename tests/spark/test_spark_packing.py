@@ -12,8 +12,6 @@ from cluster_ground import PYTHON, SITE, bare_site_packages
 from typer.testing import CliRunner
 
 from streamhouse.cli.main import app
-from streamhouse.core.clock import SystemClock
-from streamhouse.spark.java import cache_options
 from streamhouse.spark.packing import directory_of, forget_unused, pack
 
 NEEDED = ("spark.source", "spark.fetching", "spark.tables.tasks", "metadata.postgres.store", "wire._columns")
@@ -52,19 +50,6 @@ def test_a_cache_forgets_what_no_session_has_asked_for_in_a_month(tmp_path: Path
         os.utime(tmp_path / name, (0, 0) if "used" not in name else (40 * 86_400, 40 * 86_400))
     forget_unused(tmp_path, now_ms=50 * 86_400_000)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.tar.gz", "streamhouse-1-used.tar.gz"]
-
-
-def test_of_several_recordings_of_java_classes_one_is_kept(tmp_path: Path) -> None:
-    def options() -> list[str]:
-        return cache_options(
-            tmp_path, pyspark_home=tmp_path, pyspark_version="0", process_id=os.getpid(), clock=SystemClock()
-        )
-
-    (recording,) = [Path(each.partition("=")[2]) for each in options() if "ArchiveClassesAtExit" in each]
-    for ended in (1, 2):
-        recording.with_name(recording.name.replace(f".{os.getpid()}.", f".ended-{ended}.")).touch()
-    (archive,) = [Path(each.partition("=")[2]) for each in options() if "SharedArchiveFile" in each]
-    assert list(tmp_path.iterdir()) == [archive]
 
 
 def test_the_command_prints_the_archives_path_and_nothing_else(archive: Path) -> None:

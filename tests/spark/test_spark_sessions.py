@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from java_ground import fake_java
 
 from streamhouse import StreamHouse
-from streamhouse.core.errors import InvalidSetting
-from streamhouse.spark import java
-from streamhouse.spark.sessions import read_topic, session
+from streamhouse.spark.sessions import read_topic
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -45,53 +44,6 @@ def test_columns_are_a_string_or_a_sequence(columns: Any) -> None:
     reader = FakeReader()
     read_topic(reader, "orders", columns=columns)  # type: ignore[arg-type]
     assert reader.options["columns"] == "key,value"
-
-
-def fake_java(home: Path, says: str, *, release: str | None = None) -> Path:
-    (home / "bin").mkdir(parents=True)
-    program = home / "bin" / "java"
-    program.write_text(f"#!/bin/sh\necho '{says}' >&2\nexit 1\n")
-    program.chmod(0o755)
-    if release is not None:
-        (home / "release").write_text(f'IMPLEMENTOR="Test"\nJAVA_VERSION="{release}"\n')
-    return home
-
-
-@pytest.mark.parametrize(
-    ("release", "says"),
-    [("11.0.22", ""), ("1.8.0_402", ""), (None, 'openjdk version "11.0.22" 2024-01-16')],
-    ids=["release-file", "java-8-style", "asked"],
-)
-def test_an_old_java_is_named_with_its_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str | None, says: str
-) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "jdk", says, release=release)))
-    with pytest.raises(InvalidSetting, match=r"Spark needs Java 17 or newer, and .*/jdk/bin/java is Java (8|11)"):
-        session()
-
-
-def test_no_java_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InvalidSetting, match="Spark needs Java 17 or newer, and there is no java on PATH"):
-        session()
-
-
-def test_a_java_home_without_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(InvalidSetting, match=f"JAVA_HOME is {tmp_path}, which has no bin/java"):
-        session()
-
-
-def test_a_program_that_is_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """macOS has such a stub."""
-    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "jdk", "No Java runtime is present")))
-    with pytest.raises(InvalidSetting, match="does not say its version: No Java runtime is present"):
-        session()
-
-
-def test_the_java_of_this_machine_is_new_enough() -> None:
-    assert java.check_java() >= java.OLDEST
 
 
 def make_platform(data_dir: Path, *values: bytes) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from uuid import UUID
 
@@ -12,12 +11,8 @@ from pipeline_ground import into_postgres
 from pyspark.sql.types import StructType
 
 from streamhouse.core.errors import Conflict, DefinitionNotFound
-from streamhouse.core.ids import TopicId
 from streamhouse.metadata.contract import Definition, WantedState
-from streamhouse.spark.definitions.checkpoints import checkpoints_of, is_of, remove, remove_former
-from streamhouse.spark.definitions.progress import Progress, SourcePosition
 from streamhouse.spark.definitions.service import Place
-from streamhouse.spark.offsets import StreamOffset, TopicPartition
 from streamhouse.spark.pipelines.parsing import PROGRESS_KIND, StoredPipeline, load_pipeline
 from streamhouse.spark.pipelines.service import Pipelines
 from streamhouse.spark.pipelines.start import checkpoint_path, open_target
@@ -34,20 +29,6 @@ def filled(path: Path | str) -> Path:
     (Path(path) / "offsets").mkdir(parents=True)
     (Path(path) / "metadata").write_text("{}")
     return Path(path)
-
-
-def test_only_directories_that_are_named_after_the_definition_are_its_checkpoints(tmp_path: Path) -> None:
-    own = [filled(tmp_path / f"{ID.hex[:8]}-{name}") for name in ("0-0123456789abcdef", "1-0123456789abcdef", "12")]
-    others = [filled(tmp_path / name) for name in (f"{OTHER.hex[:8]}-0-0123456789abcdef", f"{ID.hex[:8]}-x", "orders")]
-    (tmp_path / f"{ID.hex[:8]}-7").symlink_to(others[0])
-    found = checkpoints_of(f"file:{tmp_path}", ID)
-    assert sorted(each.path for each in found) == sorted(own)
-    assert remove_former(str(tmp_path), ID, 12) == 2
-    assert [path.exists() for path in own] == [False, False, True]
-    remove(checkpoints_of(str(tmp_path), ID))
-    assert not own[2].exists()
-    assert all(path.exists() for path in others)
-    assert checkpoints_of("hdfs://x/checkpoints/orders", ID) == checkpoints_of(str(tmp_path / "nowhere"), ID) == []
 
 
 @pytest.fixture
@@ -129,31 +110,3 @@ def test_a_deleted_table_leaves_its_rows_unless_they_are_to_go(place: Place, tmp
         service.delete(name, data=name == "gone")
         assert not mine.exists()
         assert (tmp_path / "lake" / name).exists() is (name == "kept")
-
-
-TOPIC_ID = TopicId(UUID(int=7))
-
-
-def offsets(count: int, *, began: int | None = None) -> str:
-    began_at = None if began is None else {TopicPartition("t", 0): began}
-    offset = StreamOffset(
-        offsets={TopicPartition("t", 0): count}, topic_ids={"t": TOPIC_ID}, query="x", began_at=began_at
-    )
-    return f"v1\n{{}}\n{json.dumps(offset.to_json())}\n"
-
-
-def progress(query: str, offset: int) -> Progress:
-    position = SourcePosition(offsets={TopicPartition("t", 0): offset}, topic_ids={"t": TOPIC_ID})
-    return Progress(generation=0, query_id=query, batch_id=0, position=(position,))
-
-
-def test_a_checkpoint_counts_if_it_wrote_the_target_s_rows_or_was_begun_where_they_end() -> None:
-    files = {"c/metadata": json.dumps({"id": "q2"})}
-    assert not is_of(None, "c", {}.get)
-    assert not is_of(progress("q2", 5), "c", {}.get)
-    assert is_of(None, "c", files.get)
-    assert is_of(progress("q2", 5), "c", files.get)
-    assert not is_of(progress("q1", 5), "c", files.get)  # begun, and killed before it planned a batch
-    files["c/offsets/0"] = offsets(9, began=5)
-    assert is_of(progress("q1", 5), "c", files.get)
-    assert not is_of(progress("q1", 7), "c", files.get)  # its SQL was changed and changed back

@@ -9,10 +9,8 @@ import pytest
 from table_ground import FORMATS, TableGround, batch, make_ground, rows, three_small_files
 
 from streamhouse.core.errors import BatchRegressed, InvalidSetting, NotFound, TableBusy
-from streamhouse.objectstore.opening import StoreOptions
 from streamhouse.spark.tables.columns import OWN_COLUMNS
 from streamhouse.spark.tables.files import WrittenFile
-from streamhouse.spark.tables.location import Location, check_apart, parse_location
 from streamhouse.spark.tables.spec import PartitionBy, TableFormat
 
 
@@ -180,29 +178,6 @@ def test_a_path_may_have_spaces_and_letters_of_any_kind(tmp_path: Path, kind: Ta
     assert ground.store.compact(small_bytes=1 << 20, target_bytes=1 << 24).files_after == 1
     assert ground.offsets() == [0, 1]
     assert [path.name for path in tmp_path.iterdir()] == ["der große See"]
-
-
-def test_a_table_has_a_place_of_its_own() -> None:
-    def place(text: str) -> Location:
-        return parse_location(text, StoreOptions())
-
-    others = [("the object store", "file:///srv/data/objects"), ("the table a", "s3://lake/a")]
-    for good in ("/srv/data/tables/orders", "/srv/data/objects2", "s3://lake/b", "s3://lake/ab"):
-        check_apart(place(good), others)
-    for bad in (
-        "/",
-        "/srv/data",
-        "/srv/data/objects",
-        "/srv/data/objects/x",
-        "s3://lake",
-        "s3://lake/",
-        "s3://lake/a/b",
-    ):
-        with pytest.raises(InvalidSetting):
-            check_apart(place(bad), others)
-    for bad in ("/srv/50%", "/srv/a#b", "gs://x/y", "s3://"):
-        with pytest.raises(InvalidSetting):
-            place(bad)
 
 
 def test_parquet_of_a_batch_that_was_never_decided_on_is_cleared_away(tmp_path: Path) -> None:

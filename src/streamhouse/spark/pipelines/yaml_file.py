@@ -103,7 +103,13 @@ class _Lines:
 def _load(text: str, file: str) -> tuple[Any, _Lines]:
     lines = _Lines()
     try:
+        depth = 0
+        # The first pass is lazy. It ends deep nesting before PyYAML spends minutes on it.
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _MAX_DEPTH:
+                line = event.start_mark.line + 1
+                raise InvalidSetting(f"{file}:{line}: this is nested more than {_MAX_DEPTH} levels deep")
             if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
                 raise InvalidSetting(f"{file}:{event.start_mark.line + 1}: anchors and aliases are not allowed here")
         root = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -121,8 +127,6 @@ def _load(text: str, file: str) -> tuple[Any, _Lines]:
 
 def _walk(node: yaml.Node, path: Path, lines: _Lines, file: str) -> None:
     line = node.start_mark.line + 1
-    if len(path) > _MAX_DEPTH:
-        raise InvalidSetting(f"{file}:{line}: this is nested more than {_MAX_DEPTH} levels deep")
     lines.put(path, line)
     if isinstance(node, yaml.SequenceNode):
         for number, each in enumerate(node.value):
