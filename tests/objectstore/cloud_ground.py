@@ -12,11 +12,11 @@ from streamhouse.core.randomness import SeededRandomness
 from streamhouse.objectstore.cloud import Client, CloudStore
 
 
-def cloud_store(memory: ObstoreMemory, *, prefix: str = "p/", patient: Any = None) -> CloudStore:
+def cloud_store(memory: ObstoreMemory, *, prefix: str = "p/", retrying: Any = None) -> CloudStore:
     client = cast(Client, memory)
     return CloudStore(
         client=client,
-        patient=client if patient is None else patient,
+        retrying=client if retrying is None else retrying,
         url="s3://bucket/p",
         prefix=prefix,
         clock=ManualClock(),
