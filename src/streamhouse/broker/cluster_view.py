@@ -25,6 +25,7 @@ from streamhouse.broker.placement import leaders_to_be
 from streamhouse.core.errors import StreamHouseError, TopicNotFound
 from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.core.limits import COORDINATOR_SLOTS
+from streamhouse.core.tasks import retrieve
 from streamhouse.metadata.contract import (
     Change,
     ChangeKind,
@@ -364,7 +365,7 @@ class ClusterView:
         self._next_keys.update(keys)
         if self._next_look is None:
             self._next_look = asyncio.create_task(self._look_at_next(), name="view-look")
-            self._next_look.add_done_callback(_seen)
+            self._next_look.add_done_callback(retrieve)
         await asyncio.shield(self._next_look)
 
     async def _look_at_next(self) -> None:
@@ -484,9 +485,3 @@ class ClusterView:
     def _announce(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
-
-
-def _seen(look: asyncio.Task[None]) -> None:
-    """Take note of its error: all callers may have given up, and Python would log it as never retrieved."""
-    if not look.cancelled():
-        look.exception()

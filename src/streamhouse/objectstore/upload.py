@@ -22,6 +22,7 @@ from typing import Any, Final, Self
 
 from streamhouse.core.errors import InvalidRequest, LimitExceeded, StoreError
 from streamhouse.core.limits import MAX_OBJECT_BYTES, MULTIPART_PART_BYTES, MULTIPART_THRESHOLD_BYTES
+from streamhouse.core.tasks import retrieve
 from streamhouse.objectstore.checks import PutData, as_views
 from streamhouse.objectstore.identity import Fingerprint
 
@@ -116,11 +117,6 @@ class Upload(ABC):
     def _start(self, call: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """A task of its own, so that it ends even if the caller is cancelled, and an abort knows what it must undo."""
         task = asyncio.ensure_future(call)
-        task.add_done_callback(_retrieve)
+        task.add_done_callback(retrieve)
         self._running = task
         return task
-
-
-def _retrieve(task: asyncio.Task[None]) -> None:
-    if not task.cancelled():
-        task.exception()

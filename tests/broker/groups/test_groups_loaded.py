@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 from group_stage import GROUP, SLOT, Stage, code
 
-from streamhouse.core.errors import MetadataUnavailable
+from streamhouse.core.errors import MetadataUnavailable, StaleEpoch
 from streamhouse.metadata.contract import Group
 
 
@@ -74,3 +75,32 @@ async def test_one_write_covers_all_changes_before_it(stage: Stage) -> None:
     assert writes <= 2
     (row,) = await stage.first.store.list_groups(SLOT)
     assert (row.generation, row.member_count) == (5, 5)
+
+
+async def test_a_write_that_fails_after_its_slot_was_lost_is_not_logged_as_a_bug(stage: Stage) -> None:
+    await stage.first.lead()
+    begun, complaints = asyncio.Event(), []
+
+    async def refused_when_cancelled(*_: object, **__: object) -> Group:
+        begun.set()
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            raise StaleEpoch("epoch 1 of slot 0 is stale; it is at epoch 2") from None
+        raise AssertionError
+
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["message"]))
+    stage.first.store.save_group = refused_when_cancelled  # type: ignore[method-assign]
+    joining = asyncio.create_task(stage.first.join())
+    await begun.wait()
+    group = stage.first.groups.registry.find(GROUP)
+    assert group is not None
+    assert group.saving is not None
+    group.saving.cancel()
+    await asyncio.wait({group.saving})
+    await asyncio.sleep(0)
+    del group
+    joining.cancel()
+    await asyncio.wait({joining})
+    gc.collect()
+    assert complaints == []

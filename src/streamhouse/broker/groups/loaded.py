@@ -25,6 +25,7 @@ from streamhouse.broker.groups.payload import encode
 from streamhouse.broker.slots.slots import HeldSlot
 from streamhouse.core.backoff import Backoff
 from streamhouse.core.errors import Conflict, CoordinatorNotAvailable, LimitExceeded, StreamHouseError
+from streamhouse.core.tasks import retrieve
 from streamhouse.metadata.contract import MetadataStore
 
 _log: Final = logging.getLogger(__name__)
@@ -144,6 +145,7 @@ class Saver:
             done, _ = await asyncio.wait({call}, timeout=self._timeout_s)
         except asyncio.CancelledError:
             call.cancel()  # the slot is lost; the store would refuse the write in any case
+            call.add_done_callback(retrieve)
             raise
         if not done:
             problem = f"the metadata store takes more than {self._timeout_s:g} s to save group {group.group_id}"

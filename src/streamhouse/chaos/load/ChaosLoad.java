@@ -269,13 +269,18 @@ public class ChaosLoad {
     /** Fetches the group's committed offsets from outside; after "drain", stops the process when all are at the end. */
     static void watch(String group) throws Exception {
         long until = Long.MAX_VALUE;
+        // After a time-out the client keeps its request, and gives that request's answer to the next call. So an answer may
+        // be as old as the first call since the last success.
+        long asked = 0;
         try (KafkaConsumer<byte[], byte[]> client = new KafkaConsumer<>(consumerConfig(group + "-watch", group))) {
             while (!stop) {
                 Thread.sleep(1000);
                 if (drain && until == Long.MAX_VALUE) until = System.nanoTime() + (long) (settleSeconds() * 1e9);
                 try {
-                    long begun = System.currentTimeMillis();
+                    if (asked == 0) asked = System.currentTimeMillis();
+                    long begun = asked;
                     Map<TopicPartition, OffsetAndMetadata> found = client.committed(new HashSet<>(places));
+                    asked = 0;
                     Map<TopicPartition, Long> ends = drain ? client.endOffsets(places) : Map.of();
                     boolean atEnd = drain;
                     for (TopicPartition place : places) {

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Generic, TypeVar
 
 from streamhouse.core.errors import StoreUnavailable
+from streamhouse.core.tasks import retrieve
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -52,7 +53,7 @@ class SharedCalls(Generic[K, V]):
         for key in keys:
             assert key not in self._flights
             future: asyncio.Future[V] = loop.create_future()
-            future.add_done_callback(_retrieve)
+            future.add_done_callback(retrieve)
             self._flights[key] = future
             futures.append(future)
         task = asyncio.create_task(self._run(keys, futures, call))
@@ -115,7 +116,7 @@ class Batched(Generic[K, V]):
         if future is None:
             loop = asyncio.get_running_loop()
             future = self._asked[key] = loop.create_future()
-            future.add_done_callback(_retrieve)
+            future.add_done_callback(retrieve)
             if self._closed:
                 self._asked.pop(key).set_exception(_closing())
             elif not self._pump_is_due:
@@ -277,11 +278,6 @@ def _fail(futures: Sequence[asyncio.Future[V]], error: BaseException) -> None:
 
 def _closing() -> StoreUnavailable:
     return StoreUnavailable("the reader is closing", hint="read again, from another agent or later")
-
-
-def _retrieve(future: asyncio.Future[V]) -> None:
-    if not future.cancelled():
-        future.exception()
 
 
 async def _cancel_all(tasks: set[asyncio.Task[None]]) -> None:

@@ -17,6 +17,7 @@ import asyncpg
 from streamhouse.core.backoff import Backoff
 from streamhouse.core.errors import ConfigError, MetadataError, MetadataUnavailable
 from streamhouse.core.randomness import Randomness
+from streamhouse.core.tasks import retrieve
 from streamhouse.metadata.postgres import failures
 from streamhouse.metadata.postgres.durability import secure_session, standby_warning
 from streamhouse.metadata.postgres.session import (
@@ -193,7 +194,10 @@ class Database:
                 _drop(connection)
                 raise
             finally:
-                await pool.release(connection, timeout=CLOSE_TIMEOUT_S)
+                # A task of its own: a caller that is cancelled does not wait for it, and no one else sees its error.
+                release = asyncio.ensure_future(pool.release(connection, timeout=CLOSE_TIMEOUT_S))
+                release.add_done_callback(retrieve)
+                await asyncio.shield(release)
 
         return await self._persist(attempt, self._deadline_s)
 
