@@ -131,6 +131,7 @@ class Sink:
                 self.world.problem(f"batch {number} of {self._name} is said to be complete, but was not adopted")
                 continue
             write.acked_ms = self.world.now_ms()
+            write.taken_ms = adopted.at_ms
             write.base_offset, write.epoch = adopted.base_offset, adopted.epoch
 
     async def _one_driver(self, topic: Topic, batch: BatchId, writes: Sequence[Write]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from streamhouse.broker.produce import Place, ProduceCall, WriteOrder
 from streamhouse.core.errors import (
     InvalidAcks,
     PartitionNotFound,
+    StreamHouseError,
     TopicNotFound,
     TransactionsUnsupported,
     UnknownTopicId,
@@ -88,3 +90,30 @@ async def test_r21_a_batch_for_an_unknown_topic_holds_its_followers_back(sh: Str
     assert isinstance(await send(batches[1]), TopicNotFound)
     assert [await send(batch) for batch in batches] == [None, None]
     assert [record.value for record in await sh.read("new", 0, 0)] == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("place", [("t", 7), ("other", 0), ("keyed", 0)])
+async def test_a_refused_batch_frees_the_requests_bytes_without_the_garbage_collector(
+    sh: StreamHouse, place: Place
+) -> None:
+    """An error's traceback would hold them, and the collector looks at older objects rarely."""
+    await sh.create_topic("keyed", 1, configs={"cleanup.policy": "compact"})
+    received = bytearray(BATCH)
+
+    def produce() -> None:
+        (outcome,) = sh.broker.produce.begin(
+            [(place, memoryview(received))],
+            acks=-1,
+            timeout_ms=1000,
+            order=WriteOrder(),
+            caller=CALLER,
+            on_done=lambda call: None,
+        ).outcomes
+        assert isinstance(outcome.error, StreamHouseError)
+
+    gc.disable()
+    try:
+        produce()
+        received.extend(b"the next request")  # BufferError while a view of it exists
+    finally:
+        gc.enable()

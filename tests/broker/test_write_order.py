@@ -8,10 +8,14 @@ from uuid import UUID
 import pytest
 
 from streamhouse.broker import write_order
+from streamhouse.broker.deadlines import Deadlines
+from streamhouse.broker.produce import ProduceCall, ProduceStats
 from streamhouse.broker.write_order import WriteOrder
 from streamhouse.core.errors import BackPressureRejected, NotLeader
 from streamhouse.core.ids import PartitionKey, TopicId
+from streamhouse.log.leased.writing import Append
 from streamhouse.metadata.dedup import SEQUENCE_MODULUS
+from streamhouse.wire.batch import read_header
 from streamhouse.wire.records import Record, build_batch
 
 ONE, TWO = (PartitionKey(TopicId(UUID(int=1)), partition) for partition in range(2))
@@ -35,6 +39,28 @@ async def test_r21_followers_get_the_error_of_the_refused_batch() -> None:
     assert order.before(ONE, batch(0, epoch=1)) is None
     order.took(ONE, batch(3))
     assert not order.has_refusals
+
+
+@pytest.mark.parametrize("client_waits", [True, False])
+async def test_r21_followers_of_a_batch_that_lost_its_offsets_get_its_error(client_waits: bool) -> None:
+    """It was appended, and its leadership ended before the commit. The next leader would tell followers of a gap."""
+    order, ended = WriteOrder(), []
+    call = ProduceCall([(ONE, batch(3))], 1, order, ended.append, Deadlines(), ProduceStats())
+    (outcome,) = call.outcomes
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    header = read_header(batch(3))
+    call.took(
+        outcome,
+        Append(base_offset=9, last_offset=9, log_append_time_ms=-1, duplicate=False, header=header, done=done),
+    )
+    if not client_waits:
+        call.abandon()
+    moved = NotLeader("t/0", current_leader=None)
+    done.set_exception(moved)
+    await asyncio.sleep(0)
+    assert order.before(ONE, batch(4)) is moved
+    assert order.before(ONE, batch(3)) is None
+    assert outcome.error is (moved if client_waits else None)
 
 
 async def test_a_remembered_error_keeps_no_request_in_memory() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from itertools import count
 
 import pytest
@@ -34,6 +35,23 @@ def test_nothing_is_copied() -> None:
     assert memoryview(whole).obj is batch
     assert len(head) == 16
     assert memoryview(rest).obj is patched
+
+
+def test_a_written_blob_frees_its_batches_without_the_garbage_collector() -> None:
+    """A cycle of writer and bodies would hold them, and the collector looks at older objects rarely."""
+    batch = bytearray(make_batch())
+
+    def write() -> None:
+        writer = BlobWriter(created_at_ms=START_MS)
+        writer.add("orders", PartitionKey(TOPIC, 0)).append(batch, wire.validate(batch))
+        assert writer.finish().size > len(batch)
+
+    gc.disable()
+    try:
+        write()
+        batch.extend(b"more")  # BufferError while a view of it exists
+    finally:
+        gc.enable()
 
 
 def test_r18_a_batch_whose_records_do_not_fill_its_offsets_is_not_taken() -> None:

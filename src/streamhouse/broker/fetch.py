@@ -29,7 +29,7 @@ from streamhouse.broker.caller import Caller
 from streamhouse.broker.cluster_view import ClusterView, TopicRef
 from streamhouse.broker.reads import ReadRequest, ReadResult, Reads
 from streamhouse.broker.writes import Writes, partition_key, unknown_topic
-from streamhouse.core.errors import NotLeader, OffsetOutOfRange, StreamHouseError
+from streamhouse.core.errors import NotLeader, OffsetOutOfRange, StreamHouseError, as_result
 from streamhouse.core.ids import PartitionKey
 from streamhouse.core.metrics import Latency
 
@@ -191,7 +191,7 @@ class Fetch:
                 if elsewhere and self._writes.is_changing(key):
                     plan.opening.append(key)
                 if request.leader_only or not elsewhere:
-                    plan.answers[place] = Refused(error, key)
+                    plan.answers[place] = Refused(as_result(error), key)
                     continue
             if asked.last_fetched_epoch >= 0:
                 plan.diverging.append((place, key))
@@ -218,14 +218,14 @@ class Fetch:
         )
         for place, (key, _, _), result in zip(plan.places, plan.requests, results, strict=True):
             if isinstance(result, StreamHouseError):
-                plan.answers[place] = Refused(self._view.with_name(result, key), key)
+                plan.answers[place] = Refused(as_result(self._view.with_name(result, key)), key)
                 continue
             plan.answers[place] = result
             if not result.batches and request.leader_only:
                 try:  # it may have moved during the wait, and nothing more would be heard here
                     self._reads.leader_epoch(key, or_leaving=True)
                 except StreamHouseError as error:
-                    plan.answers[place] = Refused(error, key)
+                    plan.answers[place] = Refused(as_result(error), key)
         self.answered_later.observe(asyncio.get_running_loop().time() - began_s)
         return _complete(plan)
 
@@ -238,7 +238,7 @@ class Fetch:
                 name = f"the log of {self._view.name_of(key)}"
                 raise OffsetOutOfRange(name, offset=asked.fetch_offset, log_start_offset=-1, end_offset=-1)
         except StreamHouseError as error:
-            answer = Refused(error, key)
+            answer = Refused(as_result(error), key)
         else:
             if end.epoch >= asked.last_fetched_epoch and end.end_offset >= asked.fetch_offset:
                 return

@@ -45,6 +45,7 @@ from streamhouse.core.errors import (
     NotLeader,
     StreamHouseError,
     TransactionsUnsupported,
+    as_result,
 )
 from streamhouse.core.ids import PartitionKey
 from streamhouse.core.metrics import Latency
@@ -103,6 +104,7 @@ class ProduceCall:
         "_deadlines",
         "_left",
         "_on_done",
+        "_order",
         "_stats",
         "acks",
         "done",
@@ -114,6 +116,7 @@ class ProduceCall:
         self,
         batches: Iterable[tuple[Place, BytesLike]],
         acks: int,
+        order: WriteOrder,
         on_done: Callable[[ProduceCall], None],
         deadlines: Deadlines,
         stats: ProduceStats,
@@ -125,6 +128,7 @@ class ProduceCall:
         self.waits_for_offsets = False
         """Some of its batches had to wait. Only then it makes a difference whether the client is still there."""
         self._left = len(self.outcomes)
+        self._order = order
         self._on_done = on_done
         self._deadlines = deadlines
         self._stats = stats
@@ -147,7 +151,7 @@ class ProduceCall:
             self._ended_one()
 
     def failed(self, outcome: Outcome, error: BaseException) -> None:
-        outcome.error = error
+        outcome.error = as_result(error)
         outcome.records = None
         self._stats.count_refused(error)
         self._ended_one()
@@ -156,10 +160,18 @@ class ProduceCall:
         error = asyncio.CancelledError() if done.cancelled() else done.exception()
         if error is not None:
             for outcome in self.outcomes:
-                if outcome.append is not None and outcome.append.done is done and not self.done:
-                    outcome.error = error
-                    self._stats.count_refused(error)
+                append = outcome.append
+                if append is not None and append.done is done:
+                    self._lost(outcome, append, as_result(error))
         self._ended_one()
+
+    def _lost(self, outcome: Outcome, append: Append, error: BaseException) -> None:
+        """The batch had its offsets and is not in the log. What was sent behind it must not be taken (R21)."""
+        if isinstance(error, StreamHouseError) and error.retriable and outcome.key is not None:
+            self._order.lost(outcome.key, append.header, error)
+        if not self.done:
+            outcome.error = error
+            self._stats.count_refused(error)
 
     def overdue(self) -> None:
         """The time-out is over. What is not acknowledged by now may be written later, or never."""
@@ -213,7 +225,7 @@ class Produce:
         ``acks`` is -1 (all), 1 or 0. ``on_done`` is called once, perhaps before this returns; never after ``abandon``.
         The records may be views into memory that is used again after this returns: what has to wait is copied.
         """
-        call = ProduceCall(batches, acks, on_done, self.deadlines, self.stats)
+        call = ProduceCall(batches, acks, order, on_done, self.deadlines, self.stats)
         timeout_s = max(timeout_ms, 0) / 1000
         if acks not in _ACKS or transactional_id is not None:
             self._refuse_all(call, transactional_id)

@@ -1,10 +1,10 @@
 """The order of one connection's writes, and what it remembers of refused batches (R21).
 
 **What follows a refused batch is refused.** Clients send five batches of an idempotent producer at once. When the
-first is refused with a retriable error, the others must not be taken before it has come again. The connection remembers
-which batch of which producer was refused and why, and its followers get the same error, unless the log knows that all
-before them is written. All clients then send them again in order. With the log's own answer, "out of order" (45),
-librdkafka would bump its epoch, or give up for good.
+first is refused with a retriable error, or loses its offsets because its leadership ends before the commit, the others
+must not be taken before it has come again. The connection remembers which batch of which producer was refused and why,
+and its followers get the same error, unless the log knows that all before them is written. All clients then send them
+again in order. With the log's own answer, "out of order" (45), librdkafka would bump its epoch, or give up for good.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from streamhouse.broker.cluster_view import TopicRef
-from streamhouse.core.errors import CorruptBatch, StreamHouseError
+from streamhouse.core.errors import CorruptBatch, StreamHouseError, as_result
 from streamhouse.core.ids import PartitionKey
 from streamhouse.core.limits import MAX_REMEMBERED_REFUSALS
 from streamhouse.metadata.dedup import SEQUENCE_MODULUS
@@ -90,8 +90,15 @@ class WriteOrder:
     def refused(self, place: Place, records: BytesLike, error: StreamHouseError) -> None:
         """Remember why a batch was refused. ``error`` is one after which clients send the batch again."""
         header = _producer_of(records)
-        if header is None:
-            return
+        if header is not None:
+            self._remember(place, header, error)
+
+    def lost(self, place: Place, header: BatchHeader, error: StreamHouseError) -> None:
+        """The batch had its offsets, and was refused later: its leadership ended before the commit."""
+        if header.has_producer:
+            self._remember(place, header, error)
+
+    def _remember(self, place: Place, header: BatchHeader, error: StreamHouseError) -> None:
         name = (place, header.producer_id)
         if (earlier := self._before(place, header)) is not None:
             self._refusals[name] = replace(earlier, last_sequence=_later(earlier.last_sequence, header.base_sequence))
@@ -101,12 +108,11 @@ class WriteOrder:
             last = _later(known.last_sequence, last)
         if known is None:
             self._make_room()
-        error.__traceback__ = error.__context__ = None  # its frames hold the request
         self._refusals[name] = _Refusal(
             producer_epoch=header.producer_epoch,
             base_sequence=header.base_sequence,
             last_sequence=last,
-            error=error,
+            error=as_result(error),
             until_s=_now_s() + REFUSAL_MEMORY_S,
         )
 

@@ -65,11 +65,28 @@ class FinishedBlob:
     size: int
 
 
+class _BlobSize:
+    """The size of the blob so far. Shared by a writer and its bodies: if they knew each other, a cycle would keep the
+    batches of every blob until the garbage collector's next look at older objects."""
+
+    __slots__ = ("body_bytes", "header_bytes")
+
+    def __init__(self) -> None:
+        self.header_bytes = _HEADER_JSON_BYTES
+        self.body_bytes = 0
+
+    def reserve(self, batch_bytes: int) -> None:
+        total = PREFIX.size + self.header_bytes + self.body_bytes + batch_bytes
+        if total > MAX_BLOB_BYTES:
+            raise LimitExceeded(f"a shared blob of {total} bytes is over the limit of {MAX_BLOB_BYTES}")
+        self.body_bytes += batch_bytes
+
+
 class BlobBody:
     """One partition's batches, in the order in which they get their offsets."""
 
-    def __init__(self, writer: BlobWriter, topic: str, key: PartitionKey) -> None:
-        self._writer = writer
+    def __init__(self, size: _BlobSize, topic: str, key: PartitionKey) -> None:
+        self._size = size
         self.topic = topic
         self.key = key
         self.byte_length = 0
@@ -90,7 +107,7 @@ class BlobBody:
             raise InvalidRequest(  # R18: offsets are counted from records when the slice is placed
                 f"{self.key}: a batch of {header.record_count} records for {header.last_offset_delta + 1} offsets"
             )
-        self._writer.reserve(header.size)
+        self._size.reserve(header.size)
         if header.base_offset == UNPLACED_OFFSET and header.partition_leader_epoch == UNPLACED_EPOCH:
             parts: tuple[BytesLike, ...] = (view,)
         else:
@@ -107,13 +124,12 @@ class BlobWriter:
     def __init__(self, *, created_at_ms: int) -> None:
         self._created_at_ms = created_at_ms
         self._bodies: dict[PartitionKey, BlobBody] = {}
-        self._header_bytes = _HEADER_JSON_BYTES
-        self._body_bytes = 0
+        self._size = _BlobSize()
 
     @property
     def body_bytes(self) -> int:
         """Bytes of batches taken so far."""
-        return self._body_bytes
+        return self._size.body_bytes
 
     def add(self, topic: str, key: PartitionKey) -> BlobBody:
         """The body of one partition, made on first use.
@@ -124,17 +140,11 @@ class BlobWriter:
         if body is not None:
             return body
         entry_bytes = len(check_topic_name(topic)) + _PARTITION_JSON_BYTES
-        if len(self._bodies) >= MAX_BLOB_PARTITIONS or self._header_bytes + entry_bytes > MAX_BLOB_HEADER_BYTES:
+        if len(self._bodies) >= MAX_BLOB_PARTITIONS or self._size.header_bytes + entry_bytes > MAX_BLOB_HEADER_BYTES:
             raise LimitExceeded(f"a shared blob with {len(self._bodies)} partitions takes no more")
-        self._header_bytes += entry_bytes
-        body = self._bodies[key] = BlobBody(self, topic, key)
+        self._size.header_bytes += entry_bytes
+        body = self._bodies[key] = BlobBody(self._size, topic, key)
         return body
-
-    def reserve(self, batch_bytes: int) -> None:
-        total = PREFIX.size + self._header_bytes + self._body_bytes + batch_bytes
-        if total > MAX_BLOB_BYTES:
-            raise LimitExceeded(f"a shared blob of {total} bytes is over the limit of {MAX_BLOB_BYTES}")
-        self._body_bytes += batch_bytes
 
     def finish(self) -> FinishedBlob:
         """The object's bytes as buffers to be sent end to end, and where each partition lies in them.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, TypeVar
+
+_E = TypeVar("_E", bound=BaseException)
 
 
 class StreamHouseError(Exception):
@@ -20,6 +22,16 @@ class StreamHouseError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+def as_result(error: _E) -> _E:
+    """The error without its traceback, to be kept in a result instead of being raised.
+
+    A traceback holds the frames of its whole call stack, and with them the bytes of the request. A frame that holds the
+    result as well makes a cycle: the bytes would stay until the garbage collector's next look at older objects.
+    """
+    error.__traceback__ = error.__context__ = None
+    return error
 
 
 class ConfigError(StreamHouseError):

@@ -20,7 +20,7 @@ from streamhouse.log.leased.partition import PartitionLog, Phase
 from streamhouse.log.leased.pending import PendingBatch
 from streamhouse.log.leased.protocols import WriteAheadLog
 from streamhouse.log.tail import TailCache
-from streamhouse.wire.batch import patch, read_header, stamp_log_append_time, validate
+from streamhouse.wire.batch import BatchHeader, patch, read_header, stamp_log_append_time, validate
 from streamhouse.wire.buffers import BytesLike
 
 # Looked up once: to find an enum's member takes longer than all that is done with it for a batch.
@@ -36,6 +36,7 @@ class Append:
     last_offset: int
     log_append_time_ms: int
     duplicate: bool
+    header: BatchHeader
     done: asyncio.Future[None]
 
 
@@ -81,7 +82,7 @@ class Writing:
         assert header.size == size, "the broker has checked that this is one batch (broker/writers.py)"
         has_producer = header.has_producer
         if has_producer and (original := partition.producers.judge(header, partition)) is not None:
-            return self._repeat(original.base_offset, original.pending, header.record_count)
+            return self._repeat(original.base_offset, original.pending, header)
         self._check_room(partition, size)
         append_time_ms = -1
         if config.message_timestamp_type == "LogAppendTime":
@@ -122,6 +123,7 @@ class Writing:
             last_offset=last_offset,
             log_append_time_ms=append_time_ms,
             duplicate=False,
+            header=header,
             done=done,
         )
 
@@ -149,7 +151,7 @@ class Writing:
         for partition, pending in published:
             partition.synced(pending)
 
-    def _repeat(self, base_offset: int, pending: PendingBatch | None, record_count: int) -> Append:
+    def _repeat(self, base_offset: int, pending: PendingBatch | None, header: BatchHeader) -> Append:
         """A retry gets the offsets of its original, and waits while the original is not durable yet (R9)."""
         if pending is None:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -158,9 +160,10 @@ class Writing:
             done = pending.repeat()
         return Append(
             base_offset=base_offset,
-            last_offset=base_offset + record_count - 1,
+            last_offset=base_offset + header.record_count - 1,
             log_append_time_ms=-1,
             duplicate=True,
+            header=header,
             done=done,
         )
 

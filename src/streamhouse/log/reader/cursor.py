@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from streamhouse.core.errors import StreamHouseError
+from streamhouse.core.errors import StreamHouseError, as_result
 from streamhouse.core.ids import PartitionKey
 from streamhouse.log.reader.views import PartitionView
 
@@ -85,7 +85,7 @@ class Cursor:
         if self.batches:
             self.full = True
         else:
-            self.error = error
+            self.error = as_result(error)
 
     def take(self, batches: Sequence[memoryview], size_bytes: int, next_offset: int) -> bool:
         """Take batches; all but the first are known to fit ``room``. False if not even the first fits."""
