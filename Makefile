@@ -31,7 +31,7 @@ demo: setup ## three agents share partitions; one is killed and one stops; shown
 	@$(VENV)/streamhouse demo $(ARGS)
 
 test: setup-services ## every test, on a real PostgreSQL and a real S3 server (ARGS=…, WORKERS=1, S3=minio)
-	@$(VENV)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
+	@$(VENV)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-clients: ## every Kafka client × feature, on StreamHouse and on Apache Kafka; writes the page of clients (ARGS=…)
 	@scripts/setup --clients

@@ -28,3 +28,29 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
 )
 MOST_SEEDS: Final = 500
 """Within so many each of them must be found."""
+LIKELY_SEEDS: Final = {
+    "acknowledges what it drops": 26,
+    "clock that stops in a pause": 53,
+    "commit below the horizon": 53,
+    "commit expiry ignores the horizon": 432,
+    "commits expire at once": 432,
+    "deadline from the reply": 133,
+    "directory not synced": 36,
+    "doubtful adoption forgotten": 127,
+    "epoch checked before the commit": 37,
+    "forgotten producer gets 45": 35,
+    "full disk ends the process": 72,
+    "lost commits are called corruption": 27,
+    "lost commits leave no leadership": 181,
+    "new epoch starts anywhere": 171,
+    "no local deadline": 53,
+    "offsets given twice": 43,
+    "old values come back": 116,
+    "producers not rolled back": 85,
+    "recycled frames accepted": 93,
+    "torn frames accepted": 148,
+    "unknown producer starts anywhere in dedup": 36,
+    "vacuum without horizon": 53,
+}
+"""Seeds that have shown a variant which takes long to find. Tests try them first, and search if the code has moved on
+since. ``python -m simulator --mutants`` always searches."""

@@ -41,6 +41,20 @@ def announce(request: pytest.FixtureRequest, line: str) -> None:
             reporter.write_line(f"service: {line}")
 
 
+SLOW_FIRST = ("chaos/test_chaos_command.py", "sim/", "spark/", "e2e/", "clients/", "gateway/kafka/groups/", "app/")
+"""What takes long, in this order. Parallel runs begin with it, so that no process is left alone with a long file."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    tests = config.rootpath / "tests"
+
+    def rank(item: pytest.Item) -> int:
+        place = str(item.path.relative_to(tests)) if item.path.is_relative_to(tests) else ""
+        return next((at for at, slow in enumerate(SLOW_FIRST) if place.startswith(slow)), len(SLOW_FIRST))
+
+    items.sort(key=rank)
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """A parallel worker tells the process that reports which servers it used."""
     output = getattr(session.config, "workeroutput", None)

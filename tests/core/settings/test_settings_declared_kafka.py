@@ -1,4 +1,4 @@
-"""The settings of the Kafka door: addresses, and what keeps an open port off the network."""
+"""The settings of the Kafka port: addresses, and what keeps an open port off the network."""
 
 from __future__ import annotations
 

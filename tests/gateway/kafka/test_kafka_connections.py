@@ -217,7 +217,7 @@ async def test_a_closed_connection_that_never_takes_its_last_answer_is_aborted()
         await until(lambda: server.stats.connections == 0)
 
 
-async def test_whoever_hogs_the_budget_is_closed() -> None:
+async def test_the_client_that_holds_most_of_the_budget_is_closed() -> None:
     async with (
         serving(hot(FETCH, echo), request_memory_bytes=MIB) as server,
         client_of(server) as hog,

@@ -181,6 +181,25 @@ async def test_r5_the_server_is_killed_in_the_middle_of_a_stream_of_commits(
     await assert_each_once(store, led[0], flushed)
 
 
+async def test_r5_a_server_that_breaks_off_the_handshake_is_tried_again(
+    store: PostgresMetadata, operator: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """asyncpg then says what it says of a server that is not PostgreSQL, which is final only for the first connect."""
+    connect, refused = asyncpg.connect, 0
+
+    async def break_off_twice(*args: object, **kwargs: object) -> object:
+        nonlocal refused
+        if refused < 2:
+            refused += 1
+            raise ConnectionError('PostgreSQL server at "127.0.0.1:5432" rejected SSL upgrade')
+        return await connect(*args, **kwargs)
+
+    monkeypatch.setattr(asyncpg, "connect", break_off_twice)
+    await operator.execute(KILL_SESSIONS)
+    assert await store.list_topics() == []
+    assert refused == 2
+
+
 async def test_a_server_that_stays_away_is_reported_and_may_come_back(
     dsn: str, postgres_service: PostgresService, open_store: Opener
 ) -> None:

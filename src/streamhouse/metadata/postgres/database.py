@@ -86,7 +86,8 @@ class Database:
                 max_cached_statement_lifetime=0,
             )
         except ConnectionError as error:
-            if "rejected SSL" not in str(error):
+            # A server that was reached before is PostgreSQL. If it dies during a connect, asyncpg says this too.
+            if "rejected SSL" not in str(error) or self._pool is not None:
                 raise
             raise MetadataError(
                 f"what answers at {self.where} is not PostgreSQL, or refuses TLS",

@@ -95,7 +95,7 @@ def test_produce_response(version: int, seed: int) -> None:
 
 def usual_produce(version: int, rng: Random) -> dict[str, Any]:
     topic = {"topic_id": UUID(int=rng.getrandbits(128))} if version >= 13 else {"name": "t" * rng.randrange(1, 126)}
-    records = rng.randbytes(rng.choice((0, 1, 125, 126, 127, 128, 16_382, 16_383, 16_384, 2_097_151)))
+    records = rng.randbytes(rng.choice((1, 125, 126, 127, 128, 16_382, 16_383, 16_384, 2_097_151)))
     partition = {"index": rng.randrange(100), "records": records}
     return {"acks": -1, "timeout": 30_000, "topic_data": [{**topic, "partition_data": [partition]}]}
 

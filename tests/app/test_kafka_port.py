@@ -1,4 +1,4 @@
-"""The Kafka door of an agent: when it is there, how it opens and closes, and what clients notice when agents go."""
+"""The Kafka port of an agent: when it is there, how it opens and closes, and what clients notice when agents go."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def test_the_door_can_be_left_out(tmp_path: Path) -> None:
     assert "kafka       not served by this process\n" in said
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/kafka.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
 def test_the_documents_say_what_dev_prints(page: str) -> None:
     text = (Path(__file__).parents[2] / page).read_text()
     printed = first_steps("127.0.0.1:9092", topic="orders")
