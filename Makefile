@@ -9,8 +9,8 @@ VENV := .venv/bin
 ARGS ?=
 BENCH ?=
 SEEDS ?= 2000
-# Test processes side by side. One more than cores: tests often wait for a server.
-WORKERS ?= 3
+# Test processes side by side. Two more than cores: tests often wait for a server.
+WORKERS ?= 4
 MINUTES ?= 2
 
 .PHONY: help setup setup-services run demo test test-clients test-kill test-spark fuzz sim chaos check format bench bench-kafka bench-spark docs services-up services-down lock clean

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -129,6 +130,20 @@ def test_no_test_is_skipped() -> None:
     assert found == []
 
 
+def uses_of(name: str, source: str, function: str) -> list[str]:
+    """The statements of a function's body that use a name; ``function`` is the line that defines it."""
+    (found,) = (
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef) and function.startswith(f"def {node.name}(")
+    )
+    return [
+        ast.unparse(statement)
+        for statement in found.body
+        if any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(statement))
+    ]
+
+
 def test_tests_that_are_not_collected_by_default_have_a_target_that_runs_them() -> None:
     """The only other way to leave a test out: minutes-long stories, which `make test-spark` runs."""
     leaving_out = re.compile(
@@ -142,6 +157,9 @@ def test_tests_that_are_not_collected_by_default_have_a_target_that_runs_them() 
         for line in leaving_out.findall(path.read_text())
     }
     folders = ("kill", "pipelines/long", "tables/long")
+    sorting = found.pop("tests/conftest.py")
+    assert sorting.startswith("def pytest_collection_modifyitems(")
+    assert uses_of("items", (ROOT / "tests/conftest.py").read_text(), sorting) == ["items.sort(key=rank)"]
     assert found == {f"tests/spark/{folder}/conftest.py": allowed for folder in folders}
     makefile = (ROOT / "Makefile").read_text()
     assert re.search(r"^test-spark:.*\n\t@SPARK_KILLS=\S+ \S+ -m pytest tests/spark ", makefile, re.MULTILINE)
