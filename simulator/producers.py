@@ -17,13 +17,12 @@ from simulator.librdkafka import LibrdkafkaSession
 from simulator.plain import PlainSession
 from simulator.scenario import LARGE_BYTES, ClientKind, ProducerPlan
 from simulator.sending import Batch, Session
-from simulator.world import World, key_of
+from simulator.world import RetryLimit, World, key_of
 from streamhouse.core.errors import StreamHouseError
 from streamhouse.core.ids import PartitionKey
 
 _MOMENT_MS: Final = 10.0
 _AGAIN_MS: Final = 150.0
-_RETRY_LIMIT_MS: Final = 40_000.0
 """After everything has healed; a producer that still cannot write by then has met a bug."""
 _RECORD_OVERHEAD_BYTES: Final = 8
 _SILENT: Final = 0.3
@@ -45,7 +44,7 @@ class Producer:
         self.dice = self.client.dice
         self._values = 0
         self._sessions = 0
-        self._give_up_ms: float | None = None
+        self._retries = RetryLimit(world)
 
     async def run(self) -> None:
         left = self.plan.writes
@@ -93,7 +92,7 @@ class Producer:
             if dies_s is not None and not self.world.over:
                 self.world.note(f"{self._name()} ends without waiting for {len(session.unfinished)} batches")
                 return
-            if self._has_retried_too_long():
+            if self._retries.too_long():
                 stuck = next(iter(session.unfinished), None)
                 if stuck is not None:
                     what = f"{stuck.write.values[0]}: {stuck.write.error}"
@@ -151,13 +150,6 @@ class Producer:
 
     def _name(self) -> str:
         return f"{self.client.name}.{self._sessions}"
-
-    def _has_retried_too_long(self) -> bool:
-        if not self.world.over:
-            return False
-        if self._give_up_ms is None:
-            self._give_up_ms = self.world.now_ms() + _RETRY_LIMIT_MS
-        return self.world.now_ms() > self._give_up_ms
 
     async def _pause(self, most_ms: float) -> None:
         await asyncio.sleep(self.dice.uniform(0, most_ms) / 1000)

@@ -17,7 +17,7 @@ from simulator.loop import SimClock
 from simulator.metadata import remote_metadata
 from simulator.network import Weather
 from simulator.store import RemoteStore
-from simulator.world import World, key_of
+from simulator.world import RetryLimit, World, key_of
 from streamhouse.core.errors import StreamHouseError
 from streamhouse.core.ids import PartitionKey
 from streamhouse.formats.declared_times import declared_times_ms
@@ -30,7 +30,6 @@ from streamhouse.wire.batch import read_header
 from streamhouse.wire.records import Record, build_batch
 
 _COMMIT_TIMEOUT_MS: Final = 3000
-_RETRY_LIMIT_MS: Final = 40_000.0
 
 
 class Sink:
@@ -54,7 +53,7 @@ class Sink:
         self._objects = RetryingStore(
             remote, clock=SimClock(world.loop), randomness=self.dice, policy=world.scenario.store_retries
         )
-        self._give_up_ms: float | None = None
+        self._retries = RetryLimit(world)
 
     async def run(self) -> None:
         scenario = self.world.scenario
@@ -111,17 +110,10 @@ class Sink:
                 raise error
             if self.world.topics[topic.name].topic_id != topic.topic_id:
                 return
-            if self._has_retried_too_long():
+            if self._retries.too_long():
                 self.world.problem(f"{batch} is not written: {error}")
                 return
             await asyncio.sleep(self.dice.uniform(0, 0.3))
-
-    def _has_retried_too_long(self) -> bool:
-        if not self.world.over:
-            return False
-        if self._give_up_ms is None:
-            self._give_up_ms = self.world.now_ms() + _RETRY_LIMIT_MS
-        return self.world.now_ms() > self._give_up_ms
 
     def _acknowledge(self, topic: Topic, number: int, writes: Sequence[Write]) -> None:
         self.world.note(f"batch {number} of {self._name} is in the log")

@@ -31,6 +31,7 @@ from streamhouse.metadata.contract import (
 from streamhouse.metadata.sqlite.store import SqliteMetadata
 from streamhouse.objectstore.memory import MemoryStore
 
+_RETRY_LIMIT_MS: Final = 40_000.0
 _NEVER_UNDONE: Final = frozenset(
     {
         "acquire_leases",
@@ -246,3 +247,18 @@ def key_of(key: PartitionKey) -> Key:
 
 def _short(key: PartitionKey) -> str:
     return f"{key.topic_id.hex[:4]}/{key.partition}"
+
+
+class RetryLimit:
+    """How long one client goes on after the faults have ended. The time counts from its first question then."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._until_ms: float | None = None
+
+    def too_long(self) -> bool:
+        if not self._world.over:
+            return False
+        if self._until_ms is None:
+            self._until_ms = self._world.now_ms() + _RETRY_LIMIT_MS
+        return self._world.now_ms() > self._until_ms

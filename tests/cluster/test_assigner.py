@@ -1,4 +1,4 @@
-"""From ring and real leases to a plan."""
+"""The plan that the assigner makes of the ring and the real leases."""
 
 from __future__ import annotations
 

@@ -48,6 +48,7 @@ def test_every_broken_variant_is_found(mutant: Mutant) -> None:
 def test_there_are_enough_broken_variants_and_each_has_its_own_name() -> None:
     assert len(MUTANTS) >= 12
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+    assert set(LIKELY_SEEDS) <= {mutant.name for mutant in MUTANTS}
 
 
 def test_the_command_line_tells_how_to_replay(capsys: pytest.CaptureFixture[str]) -> None:

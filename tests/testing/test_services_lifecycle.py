@@ -183,6 +183,15 @@ def test_parallel_test_processes_share_the_ports_without_overlap(monkeypatch: py
         free_ports(1)
 
 
+def test_a_port_is_not_given_twice_before_its_server_has_taken_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three agents of a fleet ask one after another and start later; two of them once got one port."""
+    monkeypatch.setenv(RANGE_VARIABLE, "19000-19040")
+    given = [free_ports(1) for _ in range(20)]
+    assert len(set(given)) == 20
+    again = [free_ports(2) for _ in range(40)]  # all were given once: free ones are given again
+    assert all(19000 <= port < 19040 for pair in again for port in pair)
+
+
 def test_free_ports_are_free_and_different() -> None:
     ports = free_ports(50)
     assert len(set(ports)) == 50

@@ -15,7 +15,7 @@ from typing import Final
 from uuid import UUID
 
 from streamhouse.app.agent import Agent
-from streamhouse.app.log_parts import WAL_DISK
+from streamhouse.app.log_parts import LOST_COMMITS, WAL_DISK
 from streamhouse.app.stores import Stores
 from streamhouse.cluster.contract import HealthState
 from streamhouse.cluster.problems import METADATA_STORE, OBJECT_STORE, Problems
@@ -23,6 +23,7 @@ from streamhouse.core.clock import Clock
 from streamhouse.core.errors import MetadataError, ObjectNotFound, StoreError
 from streamhouse.core.outage import Outage
 from streamhouse.gateway.admin.health import HealthProblem, HealthReport
+from streamhouse.log.leased.commit import COMMITTING, UPLOADING
 from streamhouse.log.reader.damage import HEALTH as DAMAGED_OBJECTS
 from streamhouse.objectstore.keys import ProbeKey
 
@@ -32,13 +33,16 @@ _PROBE_WAIT_S: Final = 0.5  # Kubernetes waits one second for the answer
 _PROBED_KEY: Final = str(ProbeKey(created_ms=0, object_id=UUID(int=0)))
 """An object that does not exist: to hear that is an answer."""
 
+_ASK_METADATA: Final = "a question to the metadata store"
+_ASK_OBJECTS: Final = "a question to the object store"
+
 _TO_DO: Final = {
     METADATA_STORE: "see that the metadata store runs and can be reached (metadata.url); agents go on by themselves",
     OBJECT_STORE: "see that the object store can be reached and takes these credentials (store.url); what was"
     " acknowledged is safe, and uploads go on by themselves",
     WAL_DISK: "free space on this disk, or enlarge it; remove nothing from the directories of StreamHouse",
     DAMAGED_OBJECTS: "bring the object back from a backup or a bucket version, or skip the range: docs/reading.md",
-    "lost commits": "follow docs/operations.md, “A fail-over that lost commits”; restart the agent afterwards",
+    LOST_COMMITS: "follow docs/operations.md, “A fail-over that lost commits”; restart the agent afterwards",
 }
 _TO_DO_ELSE: Final = "it is tried again; if it goes on, see the log of this process"
 _BLOCKING: Final = frozenset({METADATA_STORE, OBJECT_STORE, WAL_DISK})
@@ -161,18 +165,18 @@ class ProcessHealth:
             async with asyncio.timeout(_PROBE_TIMEOUT_S):
                 await stores.metadata.now_ms()
         except (MetadataError, TimeoutError) as error:
-            self._tell("a question to the metadata store", error)
+            self._tell(_ASK_METADATA, error)
         else:
-            self._tell("a question to the metadata store", None)
+            self._tell(_ASK_METADATA, None)
 
     async def _ask_objects(self, stores: Stores) -> None:
         """With the retries of every other request: while the store is away, they notice when it is back."""
         try:
             await stores.objects.head(_PROBED_KEY)
         except ObjectNotFound:
-            self._tell("a question to the object store", None)
+            self._tell(_ASK_OBJECTS, None)
         except StoreError as error:
-            self._tell("a question to the object store", error)
+            self._tell(_ASK_OBJECTS, error)
 
     def _tell(self, where: str, error: Exception | None) -> None:
         report = self._problems.report if self._agent is None else self._agent.member.report
@@ -181,8 +185,8 @@ class ProcessHealth:
 
 def _cause(what: str) -> str:
     """One name for the outages of one store, whichever part noticed them."""
-    if what.startswith(OBJECT_STORE) or what in ("uploading what was written", "a question to the object store"):
+    if what.startswith(OBJECT_STORE) or what in (UPLOADING, _ASK_OBJECTS):
         return OBJECT_STORE
-    if what in ("committing what was written", "a question to the metadata store"):
+    if what in (COMMITTING, _ASK_METADATA):
         return METADATA_STORE
     return what

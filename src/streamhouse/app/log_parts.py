@@ -48,6 +48,7 @@ from streamhouse.maintenance.topic_watch import TopicWatch
 from streamhouse.metadata.contract import KAFKA_LISTENER, AgentInfo, Durability
 
 WAL_DISK: Final = "the write-ahead log's disk"
+LOST_COMMITS: Final = "lost commits"
 """The name of the problem that the disk has no room for another file."""
 _BUSY_SEGMENT_BYTES: Final = 4 * MIB
 _OFFLOAD_THREADS: Final = 2  # inflating blocks; more would only take cores from the event loop
@@ -141,7 +142,7 @@ async def open_log(around: Surroundings, parts: AsyncExitStack) -> LogParts:
         randomness=around.randomness,
         options=leased_options(settings, durability),
         on_dropped=owner.dropped,
-        on_alarm=lambda words: member.report("lost commits", MetadataError(words)),
+        on_alarm=lambda words: member.report(LOST_COMMITS, MetadataError(words)),
     )
     for key, frames in held.items():
         log.hold_frames(key, frames)

@@ -113,9 +113,9 @@ class Fetch:
         self._reads = reads
         self._writes = writes
         self.answered_now = Latency()
-        """From the request to its answer, where memory had it."""
+        """The time from a request to its answer, for requests that memory answered."""
         self.answered_later = Latency()
-        """The same where a store was asked, or the request waited for new records."""
+        """The same time, for requests that asked a store or waited for new records."""
 
     def begin(
         self,

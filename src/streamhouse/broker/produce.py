@@ -64,7 +64,7 @@ class ProduceStats:
 
     def __init__(self) -> None:
         self.acknowledged = {-1: Latency(), 1: Latency()}
-        """From the arrival of a request until its answer, by acks. With acks=0 there is no answer."""
+        """The time from a request to its answer, by acks. With acks=0 there is no answer."""
         self.refused: dict[str, int] = {}
         """Batches that were answered with an error, by the name of the error."""
 

@@ -246,11 +246,6 @@ class Metrics:
     def add(self, source: Source) -> None:
         self._sources.append(source)
 
-    def remove(self, source: Source) -> None:
-        """For a part that ends before the process."""
-        if source in self._sources:
-            self._sources.remove(source)
-
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""
         return generate_latest(self.registry)

@@ -29,7 +29,7 @@ def test_the_first_rebalance_waits_for_more_members() -> None:
     d.advance(2_000)
     second = d.join()
     d.advance(1_000)
-    assert d.waits(first)  # somebody came, so it waits once more
+    assert d.waits(first)  # a member came, so it waits once more
     d.advance(3_000)
     assert d.answers[first].generation == d.answers[second].generation == 1
 

@@ -75,7 +75,7 @@ def test_topics_that_grow_come_and_go_are_noticed(c: Consumers) -> None:
     assert member.owned == keys("later", 0)
 
 
-def test_topics_nobody_reads_change_nothing(c: Consumers) -> None:
+def test_topics_that_no_member_reads_change_nothing(c: Consumers) -> None:
     c.beat("a", 0)
     epoch, saves = c.group.group_epoch, c.saves
     c.change_topics(orders=4, other=9)

@@ -1,4 +1,4 @@
-"""From a frame to a handler: the versions served, hot and cold handlers, and what is done with unknown requests."""
+"""The handler of a frame: the versions served, hot and cold handlers, and the answers to unknown requests."""
 
 from __future__ import annotations
 

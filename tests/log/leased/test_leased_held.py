@@ -90,7 +90,7 @@ async def test_r4_held_frames_of_a_partition_led_elsewhere_are_let_go_in_the_end
         await node.lead(topic)
         await acked(node.log.append(key, batch("a"), acks=1))
         node.log.drop_partition(key, "test")
-        assert await node.log.sweep_held() == 0, "nobody else has led since: it may be all there is"
+        assert await node.log.sweep_held() == 0, "no other agent has led since: it may be the only copy"
         stage.cluster.clock.advance(40_000)
         await other.lead(topic)
         assert await node.log.sweep_held() == 0, "it may come back if this agent leads again soon"

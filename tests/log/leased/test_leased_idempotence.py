@@ -33,7 +33,7 @@ async def test_r9_a_retry_gets_the_originals_offsets_and_waits_for_it(tmp_path: 
         assert later.base_offset == 0
 
 
-async def test_r9_a_repeat_is_told_though_whoever_sent_the_original_gave_up(tmp_path: Path) -> None:
+async def test_r9_a_repeat_gets_its_answer_though_the_sender_of_the_original_gave_up(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:
         topic, node = await stage.cluster.topic(), await stage.node()
         (key,) = topic.partition_keys()

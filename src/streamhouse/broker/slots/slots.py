@@ -37,6 +37,7 @@ from streamhouse.core.errors import (
     NotCoordinator,
     StaleEpoch,
 )
+from streamhouse.core.tasks import retrieve
 from streamhouse.metadata.contract import Lease, SlotFence, SlotKey
 
 MAX_STORE_CALLS: Final = 10_000
@@ -211,7 +212,8 @@ class Slots:
             raise CoordinatorNotAvailable(f"{MAX_STORE_CALLS} requests wait for the metadata store")
         task = asyncio.create_task(call)
         self._store_calls.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._store_calls.discard)
+        task.add_done_callback(retrieve)  # the request may have given up
         done, _ = await asyncio.wait({task}, timeout=self._store_timeout_s)
         if not done:
             raise CoordinatorNotAvailable(f"the metadata store did not answer within {self._store_timeout_s:g} s")
@@ -221,11 +223,6 @@ class Slots:
             raise
         except MetadataError as error:
             raise CoordinatorNotAvailable(str(error)) from error
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._store_calls.discard(task)
-        if not task.cancelled():
-            task.exception()  # marks it as read: the request may have given up
 
 
 def not_coordinator(key: SlotKey) -> NotCoordinator:

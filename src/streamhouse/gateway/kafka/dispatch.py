@@ -1,4 +1,4 @@
-"""From a frame to a handler under way. Knows versions, headers and what Kafka does with a request it does not know."""
+"""Starts the handler of a frame. Knows versions, headers and what Kafka does with a request it does not know."""
 
 from __future__ import annotations
 

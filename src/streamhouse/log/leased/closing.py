@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streamhouse.core.errors import StoreUnavailable
+from streamhouse.core.tasks import retrieve
 from streamhouse.log.leased.partition import PartitionLog
 from streamhouse.log.leased.protocols import WriteAheadLog
 
@@ -38,7 +39,7 @@ class Closing:
             await flush()
             return
         flushing = asyncio.create_task(flush())
-        flushing.add_done_callback(lambda task: task.cancelled() or task.exception())
+        flushing.add_done_callback(retrieve)
         given_up = asyncio.create_task(self._given_up(self._deadline_s))
         try:
             await asyncio.wait((flushing, given_up), return_when=asyncio.FIRST_COMPLETED)

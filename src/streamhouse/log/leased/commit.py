@@ -33,6 +33,9 @@ _log = logging.getLogger(__name__)
 _BACKOFF: Final = Backoff(first_ms=50, longest_ms=5_000, least_share=0)
 _STAMP_MAX_AGE_MS: Final = 60_000
 _FREED_AT_ONCE: Final = 64
+UPLOADING: Final = "uploading what was written"
+COMMITTING: Final = "committing what was written"
+"""The names of a flush's outages, in log and health."""
 NOT_YET_TRIES: Final = 6
 """For one chunk, also if its object is uploaded again in between. It takes about three seconds; later flushes wait
 meanwhile. After that, the log does not end where this leader believes."""
@@ -111,8 +114,8 @@ class Committer:
 
     def __post_init__(self) -> None:
         self.stamps = StoreStamps(metadata=self.metadata, clock=self.clock)
-        self._uploads = Outage("uploading what was written", clock=self.clock, log=_log)
-        self._commits = Outage("committing what was written", clock=self.clock, log=_log)
+        self._uploads = Outage(UPLOADING, clock=self.clock, log=_log)
+        self._commits = Outage(COMMITTING, clock=self.clock, log=_log)
         self._stale = Outage("the stamps of uploaded objects", clock=self.clock, log=_log)
 
     async def flush(self, large: Sequence[Chunk], small: Sequence[Chunk], turn: Turn) -> None:

@@ -1,4 +1,4 @@
-"""From entries to blocks: what to fetch of which object. Each block is fetched once for all readers, checked, cached.
+"""Finds the blocks of entries: what to fetch of which object. A block is fetched once for all readers, checked, cached.
 
     entry ──► segment: footer and index (cached) ──► the block that holds the offset ─┐
           └─► shared blob: the entry's own slice ────────────────────────────────────┴─► one ranged GET, one Block

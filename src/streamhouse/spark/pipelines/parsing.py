@@ -1,4 +1,4 @@
-"""From a document, written by a user or by ``to_document``, to a spec; and how the metadata store keeps it. Pure.
+"""Reads a spec from a document that a user or ``to_document`` wrote, and says how the metadata store keeps it. Pure.
 
 The structs declare the keys of a document and what each may be. definitions/documents.py reads them and finds all
 problems in one pass, each with the path of its key, from which yaml_file.py finds the line.

@@ -1,4 +1,4 @@
-"""From a spec to a streaming DataFrame: topics become views, and the SELECT runs over them.
+"""Makes a streaming DataFrame of a spec: topics become views, and the SELECT runs over them.
 
 A JSON source has the columns of its schema, and ``_key``, ``_topic``, ``_partition``, ``_offset`` and ``_timestamp`` of
 the record. A text source has the columns of the format, with key and value as strings. A binary source has them

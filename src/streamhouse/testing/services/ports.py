@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import threading
+from itertools import islice
 
 from streamhouse.core.errors import ServiceFailed
-from streamhouse.core.randomness import Randomness, SystemRandomness
+from streamhouse.core.randomness import SystemRandomness
 
 LOOPBACK = "127.0.0.1"
 
@@ -18,18 +20,25 @@ RANGE_VARIABLE = "STREAMHOUSE_SERVICE_PORTS"
 """LOW-HIGH: a narrower range. Parallel test processes have one each, so that a port that one of them will use again
 after a restart is not taken by another."""
 
+_given: set[int] = set()
+_giving = threading.Lock()
 
-def free_ports(count: int, randomness: Randomness | None = None) -> tuple[int, ...]:
-    """``count`` ports that are free now; from a random start, to keep parallel runs apart."""
+
+def free_ports(count: int) -> tuple[int, ...]:
+    """``count`` ports that are free now and that this process was not given before.
+
+    A server may take its port much later, so a port that was given out looks free for some time. The search begins at a
+    random port, to keep parallel runs apart. Ports are given a second time only when all of the range were given once.
+    """
     low, high = _range()
-    start = int((randomness or SystemRandomness()).uniform(low, high))
-    found: list[int] = []
-    for step in range(high - low):
-        port = low + (start - low + step) % (high - low)
-        if is_free(port):
-            found.append(port)
-        if len(found) == count:
-            return tuple(found)
+    start = int(SystemRandomness().uniform(low, high))
+    from_start = [*range(start, high), *range(low, start)]
+    with _giving:
+        for candidates in ([port for port in from_start if port not in _given], from_start):
+            found = tuple(islice(filter(is_free, candidates), count))
+            if len(found) == count:
+                _given.update(found)
+                return found
     raise ServiceFailed(f"no {count} free ports between {low} and {high} on {LOOPBACK}")
 
 

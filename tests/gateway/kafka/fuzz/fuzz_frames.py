@@ -15,7 +15,7 @@ from streamhouse.gateway.kafka.wire.table import FieldSpec, message_names, messa
 
 KEYS = [int(name.partition(".")[0]) for name in message_names() if name.endswith(".request")]
 PRODUCE_SHARE = 0.2
-"""Of all frames: Produce has the most behind it. Half of these are sent as they are, so that batches get through."""
+"""The share of Produce among all frames: it has the most code behind it. Half of them are sent undamaged."""
 
 _BITS = {"i8": 8, "i16": 16, "i32": 32, "i64": 64}
 _TEXTS = ("", "t", "orders", "g-1", "__consumer_offsets", "a/../b", "ß" * 40, "x" * 300)
