@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -41,18 +42,44 @@ def announce(request: pytest.FixtureRequest, line: str) -> None:
             reporter.write_line(f"service: {line}")
 
 
-SLOW_FIRST = ("chaos/test_chaos_command.py", "sim/", "spark/", "e2e/", "clients/", "gateway/kafka/groups/", "app/")
-"""What takes long, in this order. Parallel runs begin with it, so that no process is left alone with a long file."""
+BUSY = (
+    "sim/test_sim_seeds.py",
+    "spark/pipelines/test_pipeline_spark.py",
+    "spark/test_spark_examples.py",
+    "spark/test_source_spark.py",
+    "spark/test_source_cluster.py",
+    "spark/tables/test_table_spark.py",
+    "spark/test_spark_docs.py",
+    "spark/tables/test_table_commands.py",
+    "spark/test_sink_spark.py",
+    "spark/pipelines/test_pipeline_runner.py",
+    "spark/test_spark_sessions.py",
+    "spark/test_source_connect.py",
+)
+"""Files that take long and compute all the time, the longest first."""
+WAITING = (
+    "chaos/test_chaos_command.py",
+    "e2e/test_e2e_kill.py",
+    "app/test_damaged_objects.py",
+    "clients/test_clients_lean.py",
+    "e2e/test_e2e_kafka_fleet.py",
+    "gateway/kafka/groups/test_kafka_group_moves.py",
+    "e2e/test_e2e_kafka_kill.py",
+    "app/test_demo.py",
+    "e2e/test_e2e_kafka_group_kill.py",
+    "e2e/test_e2e_pause.py",
+    "app/test_health.py",
+    "e2e/test_e2e_fleet.py",
+)
+"""Files that take long and often wait: for a lease to end, for a server to come back."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Parallel runs begin with long files, so that no process is left alone with one; busy and waiting ones alternate,
+    so that the cores have work all the time."""
     tests = config.rootpath / "tests"
-
-    def rank(item: pytest.Item) -> int:
-        place = str(item.path.relative_to(tests)) if item.path.is_relative_to(tests) else ""
-        return next((at for at, slow in enumerate(SLOW_FIRST) if place.startswith(slow)), len(SLOW_FIRST))
-
-    items.sort(key=rank)
+    turns = {tests / name: turn for turn, name in enumerate(chain.from_iterable(zip(BUSY, WAITING, strict=True)))}
+    items.sort(key=lambda item: turns.get(item.path, len(turns)))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -154,8 +154,9 @@ async def test_r2_a_data_directory_serves_one_process(tmp_path: Path) -> None:
 async def test_s3_6_without_an_agent_nothing_is_led_here(tmp_path: Path) -> None:
     async with StreamHouse.open(data_dir=str(tmp_path), embedded_agent=False) as sh:
         await sh.create_topic("t", 1)
-        with pytest.raises(ConfigError, match="no agent"):
-            await sh.produce("t", b"v")
+        for call in (sh.produce("t", b"v"), sh.read("t", 0, 0), sh.list_offset("t", 0), sh.flush()):
+            with pytest.raises(ConfigError, match="no agent"):
+                await call
 
 
 async def test_a_config_change_reaches_the_running_log(tmp_path: Path) -> None:

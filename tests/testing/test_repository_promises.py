@@ -159,7 +159,8 @@ def test_tests_that_are_not_collected_by_default_have_a_target_that_runs_them() 
     folders = ("kill", "pipelines/long", "tables/long")
     sorting = found.pop("tests/conftest.py")
     assert sorting.startswith("def pytest_collection_modifyitems(")
-    assert uses_of("items", (ROOT / "tests/conftest.py").read_text(), sorting) == ["items.sort(key=rank)"]
+    (use,) = uses_of("items", (ROOT / "tests/conftest.py").read_text(), sorting)
+    assert use.startswith("items.sort(key=")
     assert found == {f"tests/spark/{folder}/conftest.py": allowed for folder in folders}
     makefile = (ROOT / "Makefile").read_text()
     assert re.search(r"^test-spark:.*\n\t@SPARK_KILLS=\S+ \S+ -m pytest tests/spark ", makefile, re.MULTILINE)

@@ -287,6 +287,7 @@ class StreamHouse:
         arguments.check_text("topic", topic)
         for what, number in {"partition": partition, "at": at}.items():
             arguments.check_number(what, number)
+        self._check_agent()
 
         async def look_up() -> int:
             question = OffsetQuestion(topic, partition, at)
