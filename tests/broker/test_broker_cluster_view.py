@@ -19,6 +19,7 @@ from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.core.randomness import SystemRandomness
 from streamhouse.metadata.contract import (
     AgentInfo,
+    ChangeKind,
     HeldLease,
     Holder,
     MetadataStore,
@@ -294,6 +295,29 @@ async def test_a_topic_made_elsewhere_is_found_before_anybody_has_told(metadata:
     assert view.topic("elsewhere") == view.topic_by_id(made.topic_id) == made
     assert await view.find_topic("nowhere") is None
     assert await view.find_topic_by_id(TopicId(UUID(int=5))) is None
+
+
+@pytest.mark.parametrize("leader", ["me", "other"])
+async def test_a_lease_on_an_unknown_topic_makes_the_agent_look_for_the_topic(
+    metadata: MetadataStore, monkeypatch: pytest.MonkeyPatch, leader: str
+) -> None:
+    """The notice of its creation was lost. A leader answered "unknown topic" for a minute, until it looked at all."""
+    async with view_of(metadata) as view:
+        old = await make_topic(metadata, "t")
+        view.learned(old)
+        original = view._heard
+        monkeypatch.setattr(view, "_heard", lambda change: change.kind is ChangeKind.TOPICS or original(change))
+        await metadata.delete_topic(old.topic_id)
+        topic = await make_topic(metadata, "t")
+        if leader == "other":
+            await join(metadata, "other", "10.0.0.3:9092")
+        await lead(metadata, leader, topic.partition_keys())
+        if leader == "me":
+            for lease in await metadata.list_leases(keys=topic.partition_keys()):
+                view.gained(lease)
+        await eventually("the new topic is known", lambda: view.topic_by_id(topic.topic_id) is not None)
+        assert view.topic_by_id(old.topic_id) is None
+        assert [leader for leader, _ in view.leaders_of(topic)] != [-1, -1]
 
 
 async def test_a_topic_deleted_and_made_again_is_another(metadata: MetadataStore) -> None:

@@ -312,6 +312,7 @@ class ClusterView:
         """It is open here: clients may come."""
         self._leases.gained(lease)
         self._bump_key(lease.key)
+        self._doubt_topics_of([lease])
 
     def leaving(self, key: LeaseKey) -> None:
         """It is being handed over. Clients are better off here, where they wait, than without any agent to go to."""
@@ -468,8 +469,16 @@ class ClusterView:
                 self.learned(topic)
 
     def _take_leases(self, leases: Sequence[Lease], *, asked: Sequence[LeaseKey] | None = None) -> None:
-        for key in self._leases.take(leases, asked=asked):
+        changed = set(self._leases.take(leases, asked=asked))
+        for key in changed:
             self._bump_key(key)
+        self._doubt_topics_of([lease for lease in leases if lease.key in changed])
+
+    def _doubt_topics_of(self, leases: Iterable[Lease]) -> None:
+        """A lease on a topic that is not known here: it was created, and the notice of that was lost or is late."""
+        for lease in leases:
+            if isinstance(lease.key, PartitionKey) and lease.topic and lease.key.topic_id not in self._ids:
+                self._doubt.add_name(lease.topic)
 
     def _bump_key(self, key: LeaseKey) -> None:
         if isinstance(key, PartitionKey):
