@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reading import Library, at_once, offsets_in
+from reading import Library, at_once, offsets_in, run_virtually
 
 from streamhouse.core.errors import MetadataError
 from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.log.reader.entries import EntryCache
-from streamhouse.metadata.contract import SEGMENT_V1, Entry, EntryKind, EntryPage
+from streamhouse.metadata.contract import SEGMENT_V1, Entry, EntryKind, EntryPage, PartitionState
 
 KEYS = [PartitionKey(TopicId(uuid.UUID(int=7)), number) for number in range(2)]
 
@@ -143,3 +144,70 @@ async def test_readers_at_several_places_of_one_partition_keep_their_pages() -> 
         assert places == [36, 76, 116]
         # 38 reads each of whole entries: a first page and a long one for each of the three, not one for each read.
         assert reader.stats.entry_lookups <= 6
+
+
+class Forgetful:
+    """A metadata store that loses all commits of a partition when it is told to; another leader has begun since."""
+
+    def __init__(self, inner: Any, before: PartitionKey, after: PartitionKey) -> None:
+        self._inner = inner
+        self._before = before
+        self._after = after
+        self.lost = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def get_partitions(self, keys: Any) -> list[PartitionState]:
+        return [self._shown(found) for found in await self._inner.get_partitions([self._asked(key) for key in keys])]
+
+    async def scan_entries(self, ranges: Any, *, limit: int) -> list[EntryPage]:
+        asked = [replace(each, key=self._asked(each.key)) for each in ranges]
+        found = await self._inner.scan_entries(asked, limit=limit)
+        return [replace(page, partition=self._shown(page.partition)) for page in found]
+
+    def _asked(self, key: PartitionKey) -> PartitionKey:
+        return self._after if self.lost and key == self._before else key
+
+    def _shown(self, found: PartitionState) -> PartitionState:
+        return replace(found, key=self._before, leader_epoch=found.leader_epoch + self.lost)
+
+
+class LaterLeader:
+    """This agent, which leads the partition once it has an epoch."""
+
+    epoch: int | None = None
+    visible_end = high_watermark = 7
+
+    def partition(self, key: PartitionKey) -> Any:
+        return None if self.epoch is None else self
+
+    def buffered_from(self, offset: int) -> Any:
+        return ()
+
+    async def wait_visible(self, key: PartitionKey, beyond_offset: int) -> None:
+        raise AssertionError("nobody waits here")
+
+
+@pytest.mark.parametrize("leads", [True, False], ids=["leader", "follower"])
+def test_r23_what_a_lost_commit_had_listed_is_not_read_after_a_take_over(leads: bool) -> None:
+    """Other records have its offsets now, and their batches begin elsewhere."""
+    run_virtually(_reads_what_is_there_now(leads))
+
+
+async def _reads_what_is_there_now(leads: bool) -> None:
+    async with Library() as library:
+        old, new = await library.shelf("old"), await library.shelf("new")
+        for shelf, sizes in ((old, (1, 3, 3)), (new, (1, 2, 4))):
+            for records in sizes:
+                await shelf.add(1, kind="blob", records=records)
+        metadata = Forgetful(library.metadata, old.key, new.key)
+        leader = LaterLeader()
+        reader = library.reader(metadata=metadata, leading=leader)
+        assert offsets_in(await reader.read(old.key, 0, max_bytes=10_000)) == [0, 1, 2, 3, 4, 5, 6]
+        metadata.lost = True
+        (state,) = await metadata.get_partitions([old.key])
+        leader.epoch = state.leader_epoch if leads else None
+        if not leads:
+            await reader.end_offsets(old.key)
+        assert offsets_in(await reader.read(old.key, 3, max_bytes=10_000)) == [3, 4, 5, 6]

@@ -187,6 +187,7 @@ async def test_where_the_wal_is_the_durability_only_the_leader_knows_the_end() -
 class FencedLeader:
     """Believes it leads up to offset 2, and has not heard of what others committed since."""
 
+    epoch = 0
     visible_end = 2
     high_watermark = 2
 

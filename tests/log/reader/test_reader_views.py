@@ -24,14 +24,14 @@ def key(number: int = 0) -> PartitionKey:
     return PartitionKey(TOPIC, number)
 
 
-def state(number: int = 0, *, end: int = 0, start: int = 0) -> PartitionState:
+def state(number: int = 0, *, end: int = 0, start: int = 0, epoch: int = 1) -> PartitionState:
     return PartitionState(
         key=key(number),
         log_state=LogState.OPEN,
         high_watermark=end,
         log_start_offset=start,
         last_stable_offset=end,
-        leader_epoch=1,
+        leader_epoch=epoch,
         write_mode=WriteMode.LEASED,
         gc_horizon_ms=0,
         compaction_cursor=0,
@@ -64,12 +64,14 @@ class Shown:
         self.clock = ManualClock()
         self.metadata = Partitions()
         self.moved: list[tuple[int, int]] = []
+        self.new_epochs: list[int] = []
         self.views = Views(
             metadata=self.metadata,  # type: ignore[arg-type]
             clock=self.clock,
             options=ReaderOptions(**options),  # type: ignore[arg-type]
             stats=ReaderStats(),
             on_moved=lambda view: self.moved.append((view.key.partition, view.state.high_watermark)),
+            on_new_epoch=lambda key: self.new_epochs.append(key.partition),
         )
 
     def learn(self, known: PartitionState) -> PartitionView:
@@ -85,6 +87,24 @@ def test_answers_that_come_out_of_order_never_move_a_log_back() -> None:
     shown.views.learn(state(end=8, start=6), late)
     assert (view.state.high_watermark, view.state.log_start_offset) == (10, 6), "the later of each end"
     assert shown.moved == [(0, 10)], "only the new log start was news"
+
+
+def test_r23_another_leadership_may_begin_before_the_known_end() -> None:
+    """The metadata store had lost commits. A late answer from before that says nothing any more."""
+    shown = Shown()
+    early = shown.views.question()
+    view = shown.learn(state(end=11, epoch=3))
+    shown.clock.advance(1)
+    shown.learn(state(end=3, epoch=4))
+    assert (view.state.high_watermark, view.state.leader_epoch) == (3, 4)
+    assert (shown.moved, shown.new_epochs) == ([(0, 3)], [0])
+    shown.views.learn(state(end=11, epoch=3), early)
+    assert (view.state.high_watermark, shown.new_epochs) == (3, [0])
+    shown.learn(state(end=5, epoch=4))
+    assert (view.state.high_watermark, shown.new_epochs) == (5, [0])
+    shown.clock.advance(1)
+    shown.learn(state(end=2, epoch=2))
+    assert (view.state.high_watermark, shown.new_epochs) == (2, [0, 0]), "it has lost the epochs, too"
 
 
 def test_an_old_answer_does_not_make_a_view_older() -> None:

@@ -73,6 +73,7 @@ class Leader:
         self._key = key
         self._tail = tail
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self.epoch = 0
         self.high_watermark = 0
         self.visible_end = 0
         self.buffer: list[Buffered] = []

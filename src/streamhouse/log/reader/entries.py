@@ -2,7 +2,8 @@
 
 A sequential reader that reaches the end of its page gets a long page; other lookups get a short one. Pages may be out
 of date: compaction replaces entries by others that cover the same offsets, and the objects of the old ones stay for a
-grace period. If an object is gone, the reader forgets the partition's pages and looks again (R7).
+grace period. If an object is gone, the reader forgets the partition's pages and looks again (R7). It also forgets them
+when another leadership begins: if the metadata store had lost commits, the offsets belong to other records now (R23).
 """
 
 from __future__ import annotations
@@ -159,9 +160,9 @@ class EntryFinder:
             for page in await self._metadata.scan_entries(ranges, limit=limit):
                 key = page.partition.key
                 found[key, offsets[key]] = page
-                if page.entries:
+                view = self._views.learn(page.partition, asked)
+                if page.entries and page.partition.leader_epoch == view.state.leader_epoch:
                     self._cache.add(key, page.entries)
-                self._views.learn(page.partition, asked)
         return found
 
 

@@ -28,6 +28,11 @@ class BufferedBatch(Protocol):
 
 class LedPartition(Protocol):
     @property
+    def epoch(self) -> int:
+        """The epoch of this leadership."""
+        ...
+
+    @property
     def visible_end(self) -> int:
         """The offset after the last record that may be read."""
         ...

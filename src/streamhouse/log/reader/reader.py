@@ -87,6 +87,7 @@ class LogReader:
             options=options,
             stats=self.stats,
             on_moved=lambda view: self._wakeups.moved(view),
+            on_new_epoch=lambda key: self._entries.forget(key),
         )
         self._wakeups = Wakeups(
             metadata=metadata,
@@ -244,7 +245,7 @@ class LogReader:
 
     def _is_at_hand(self, cursor: Cursor) -> bool:
         """Whether it can be served from memory. Takes nothing."""
-        view = self._views.get(cursor.key)
+        view = self._view(cursor.key)
         if cursor.is_done() or view is None:
             return cursor.is_done()
         led = self._led(cursor.key)
@@ -272,7 +273,7 @@ class LogReader:
         """Take what is in memory. False if the cursor also needs the metadata store or objects."""
         if cursor.is_done():
             return True
-        view = self._views.get(cursor.key)
+        view = self._view(cursor.key)
         if view is None:
             return False
         cursor.view = view
@@ -320,7 +321,7 @@ class LogReader:
         return cursor.full or cursor.offset != offset
 
     async def _fill_more(self, cursor: Cursor) -> None:
-        view = self._views.get(cursor.key)
+        view = self._view(cursor.key)
         if view is None or self._is_unsure(cursor, view):
             await self._look_for([cursor])
         elif self._lies_within(cursor, view):
@@ -330,7 +331,7 @@ class LogReader:
 
     async def _look_for(self, cursors: Sequence[Cursor]) -> None:
         """Read fresh, in one call, what must not be answered from memory (R16)."""
-        unsure = [cursor for cursor in cursors if self._is_unsure(cursor, self._views.get(cursor.key))]
+        unsure = [cursor for cursor in cursors if self._is_unsure(cursor, self._view(cursor.key))]
         if not unsure:
             return
         found = await self._views.fresh_many(cursor.key for cursor in unsure)
@@ -379,6 +380,12 @@ class LogReader:
     def damaged_ranges(self) -> int:
         """Ranges of objects known to be missing or damaged at this time."""
         return len(self._damages)
+
+    def _view(self, key: PartitionKey) -> PartitionView | None:
+        """What is known of the partition. What was known before this agent began to lead it does not count: the
+        metadata store may have lost commits in between (R23)."""
+        view, led = self._views.get(key), self._led(key)
+        return None if view is not None and led is not None and view.state.leader_epoch < led.epoch else view
 
     def _led(self, key: PartitionKey) -> LedPartition | None:
         return None if self._leading is None else self._leading.partition(key)

@@ -56,13 +56,16 @@ class Views:
         options: ReaderOptions,
         stats: ReaderStats,
         on_moved: Callable[[PartitionView], None],
+        on_new_epoch: Callable[[PartitionKey], None],
     ) -> None:
-        """``on_moved`` is called when a partition has grown, was trimmed, or is gone."""
+        """``on_moved`` is called when a partition has grown, was trimmed, or is gone; ``on_new_epoch`` when another
+        leadership has begun, and the entries of the log may be others (R23)."""
         self._metadata = metadata
         self._clock = clock
         self._options = options
         self._stats = stats
         self._on_moved = on_moved
+        self._on_new_epoch = on_new_epoch
         self._views: dict[PartitionKey, PartitionView] = {}
         """The one that was not refreshed for the longest time comes first."""
         self._notices = 0
@@ -77,7 +80,8 @@ class Views:
         return Question(self._clock.boot_ms(), self._notices)
 
     def learn(self, state: PartitionState, asked: Question) -> PartitionView:
-        """Take the answer of a call. Answers may come out of order; watermark and log start never go back."""
+        """Take the answer of a call. Answers may come out of order; watermark and log start never go back, except when
+        another leadership begins: the metadata store may have lost commits before it (R23)."""
         view = self._views.pop(state.key, None)
         if view is None:
             # Notices about an unknown partition are not recorded: any notice since the question may be about it.
@@ -85,8 +89,10 @@ class Views:
             self._forget_some()
             return view
         self._views[state.key] = view
+        known, view.state = view.state, _newer(view.state, view.asked, state, asked)
         view.asked = max(view.asked, asked)
-        known, view.state = view.state, _newer(view.state, state)
+        if known.leader_epoch != view.state.leader_epoch:
+            self._on_new_epoch(state.key)
         if _ends(known) != _ends(view.state):
             self._on_moved(view)
         return view
@@ -171,8 +177,11 @@ def _answer(key: PartitionKey, look: asyncio.Future[PartitionView | None]) -> Pa
     return error
 
 
-def _newer(known: PartitionState, read: PartitionState) -> PartitionState:
-    """The later value of each end of the log."""
+def _newer(known: PartitionState, known_asked: Question, read: PartitionState, asked: Question) -> PartitionState:
+    """Of one leadership, the later value of each end of the log. Of two, the answer to the later question: a store that
+    has lost commits may have lost the latest epoch with them."""
+    if read.leader_epoch != known.leader_epoch:
+        return read if (asked, read.leader_epoch) > (known_asked, known.leader_epoch) else known
     if read.high_watermark >= known.high_watermark and read.log_start_offset >= known.log_start_offset:
         return read
     return replace(
