@@ -138,6 +138,8 @@ class SimAgent:
         self.wanted = True
         """Whether it is to be started again when it ends."""
         self.lane: Lane | None = None
+        self.stopping: Lane | None = None
+        """The process that was asked to stop; without room for its last frames it fails instead."""
         self.parts: Parts | None = None
         self.runs = 0
         self.rotten = False
@@ -211,6 +213,7 @@ class SimAgent:
     def stop(self) -> None:
         """SIGTERM: hand everything over, then end."""
         self.wanted = False
+        self.stopping = self.lane
         if self.lane is not None and self.parts is not None:
             self.world.note(f"{self.lane.name} is asked to stop")
             self.lane.spawn(self._stop(self.lane, self.parts))
@@ -228,7 +231,7 @@ class SimAgent:
             self.world.loop.world.call_later(delay_s, lambda: self.start() if self.wanted else None)
 
     def _wal_failed(self, lane: Lane, why: str) -> None:
-        if errno.errorcode[errno.ENOSPC] in why and self.wanted:
+        if errno.errorcode[errno.ENOSPC] in why and lane is not self.stopping:
             self.world.problem(f"{lane.name}: a full disk ends the process: {why}")
         self._ends(lane, why)
 

@@ -13,6 +13,8 @@ from streamhouse.broker.caller import Caller
 from streamhouse.broker.produce import Place, ProduceCall, WriteOrder
 from streamhouse.core.errors import (
     InvalidAcks,
+    LimitExceeded,
+    OutOfOrderSequence,
     PartitionNotFound,
     StreamHouseError,
     TopicNotFound,
@@ -90,6 +92,30 @@ async def test_r21_a_batch_for_an_unknown_topic_holds_its_followers_back(sh: Str
     assert isinstance(await send(batches[1]), TopicNotFound)
     assert [await send(batch) for batch in batches] == [None, None]
     assert [record.value for record in await sh.read("new", 0, 0)] == [b"0", b"1"]
+
+
+async def test_r21_what_follows_a_batch_that_is_too_large_is_not_taken_without_it(sh: StreamHouse) -> None:
+    """The log may have forgotten the producer, so it would take any sequence. The client splits the batch, and its
+    parts would come too late."""
+    topic = await sh.create_topic("small", 1, configs={"max.message.bytes": "1000"})
+    partition = sh.agent.log.partition(topic.partition_keys()[0])
+    assert partition is not None
+    partition.producers.forgot(1_000)
+    order = WriteOrder()
+
+    async def send(sequence: int, *values: bytes) -> BaseException | None:
+        records = [Record(value=value, timestamp_ms=1) for value in values]
+        batch = build_batch(records, producer_id=7, producer_epoch=0, base_sequence=sequence)
+        (outcome,) = await sh.broker.produce.run(
+            [(("small", 0), batch)], acks=-1, timeout_ms=30_000, order=order, caller=CALLER
+        )
+        return outcome.error
+
+    first, second = b"a" * 600, b"b" * 600
+    assert isinstance(await send(0, first, second), LimitExceeded)
+    assert isinstance(await send(2, b"c"), OutOfOrderSequence)
+    assert [await send(0, first), await send(1, second), await send(2, b"c"), await send(3, b"d")] == [None] * 4
+    assert [record.value for record in await sh.read("small", 0, 0)] == [first, second, b"c", b"d"]
 
 
 @pytest.mark.parametrize("place", [("t", 7), ("other", 0), ("keyed", 0)])

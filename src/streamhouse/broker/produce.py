@@ -41,8 +41,12 @@ from streamhouse.broker.writes import Append, Writes, partition_key, unknown_top
 from streamhouse.core.errors import (
     BackPressureRejected,
     InvalidAcks,
+    InvalidRecord,
+    InvalidTimestamp,
+    LimitExceeded,
     NotAcknowledged,
     NotLeader,
+    OutOfOrderSequence,
     StreamHouseError,
     TransactionsUnsupported,
     as_result,
@@ -55,6 +59,7 @@ from streamhouse.wire.buffers import BytesLike
 __all__ = ["Outcome", "Place", "Produce", "ProduceCall", "WriteOrder"]
 
 _ACKS: Final = frozenset({-1, 1, 0})
+_FAULTS_OF_A_BATCH: Final = (LimitExceeded, InvalidRecord, InvalidTimestamp)
 
 
 class ProduceStats:
@@ -339,14 +344,25 @@ class Produce:
             can_wait = may_wait and isinstance(error, (NotLeader, BackPressureRejected))
             if can_wait and self._writes.may_soon_take(key, error, len(records)):
                 return False
-            if error.retriable:
-                order.refused(key, records, error)
+            self._remember_refusal(outcome, error, order)
             call.failed(outcome, error)
             return True
         if order.has_refusals:
             order.took(key, records)
         call.took(outcome, append)
         return True
+
+    def _remember_refusal(self, outcome: Outcome, error: StreamHouseError, order: WriteOrder) -> None:
+        """What follows the batch must not be taken without it (R21)."""
+        assert outcome.key is not None
+        assert outcome.records is not None
+        if error.retriable:
+            order.refused(outcome.key, outcome.records, error)
+        elif isinstance(error, _FAULTS_OF_A_BATCH):
+            # The client splits the batch, or begins a new producer epoch. A log that may have forgotten the producer
+            # would take any sequence meanwhile.
+            gap = OutOfOrderSequence(f"{outcome.name}: an earlier batch of this producer was refused ({error.message})")
+            order.refused(outcome.key, outcome.records, gap)
 
     async def _append_later(
         self, call: ProduceCall, waiting: Sequence[Outcome], order: WriteOrder, wait_s: float
