@@ -38,7 +38,8 @@ def test_we_read_what_they_write(client: Client, codec: Codec) -> None:
 def test_both_ways_for_every_shape_of_record(client: Client, records: list[Record], codec: Codec) -> None:
     ours = decode_records(build_batch(records))
     assert client.read(build_batch(records, codec=codec)) == ours
-    assert decode_records(client.write(records, codec)) == ours
+    if client.name != "aiokafka" or records[0].timestamp_ms >= 0:  # aiokafka takes a first time of -1 for no record yet
+        assert decode_records(client.write(records, codec)) == ours
 
 
 @clients
