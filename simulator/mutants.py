@@ -29,6 +29,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
 MOST_SEEDS: Final = 500
 """Within so many each of them must be found."""
 LIKELY_SEEDS: Final = {
+    "46 for a gap": 62,
     "clock that stops in a pause": 53,
     "comes back under a new id": 129,
     "commit below the horizon": 53,
@@ -36,8 +37,8 @@ LIKELY_SEEDS: Final = {
     "commits expire at once": 432,
     "deadline from the reply": 133,
     "directory not synced": 36,
-    "doubtful adoption forgotten": 127,
-    "epoch checked before the commit": 37,
+    "doubtful adoption forgotten": 305,
+    "epoch checked before the commit": 85,
     "forgotten producer gets 45": 35,
     "full disk ends the process": 72,
     "lost commits are called corruption": 27,
@@ -48,7 +49,7 @@ LIKELY_SEEDS: Final = {
     "old values come back": 116,
     "producers not rolled back": 85,
     "recycled frames accepted": 93,
-    "torn frames accepted": 148,
+    "torn frames accepted": 404,
     "unknown producer starts anywhere in dedup": 185,
     "vacuum without horizon": 53,
 }
