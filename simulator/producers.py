@@ -23,7 +23,6 @@ from streamhouse.core.ids import PartitionKey
 
 _MOMENT_MS: Final = 10.0
 _AGAIN_MS: Final = 150.0
-"""After everything has healed; a producer that still cannot write by then has met a bug."""
 _RECORD_OVERHEAD_BYTES: Final = 8
 _SILENT: Final = 0.3
 """How often a burst is followed by a silence, of those that fall silent at all."""

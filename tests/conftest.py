@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from itertools import chain
 from typing import Any
 
 import pytest
@@ -78,8 +77,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Parallel runs begin with long files, so that no process is left alone with one; busy and waiting ones alternate,
     so that the cores have work all the time."""
     tests = config.rootpath / "tests"
-    turns = {tests / name: turn for turn, name in enumerate(chain.from_iterable(zip(BUSY, WAITING, strict=True)))}
-    items.sort(key=lambda item: turns.get(item.path, len(turns)))
+    turns = {tests / name: turn for names in (BUSY, WAITING) for turn, name in enumerate(names)}
+    items.sort(key=lambda item: turns.get(item.path, len(BUSY) + len(WAITING)))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

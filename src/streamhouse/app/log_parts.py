@@ -48,8 +48,9 @@ from streamhouse.maintenance.topic_watch import TopicWatch
 from streamhouse.metadata.contract import KAFKA_LISTENER, AgentInfo, Durability
 
 WAL_DISK: Final = "the write-ahead log's disk"
-LOST_COMMITS: Final = "lost commits"
 """The name of the problem that the disk has no room for another file."""
+LOST_COMMITS: Final = "lost commits"
+"""The name of the problem that the metadata store had lost commits."""
 _BUSY_SEGMENT_BYTES: Final = 4 * MIB
 _OFFLOAD_THREADS: Final = 2  # inflating blocks; more would only take cores from the event loop
 

@@ -4,7 +4,8 @@
 first is refused with a retriable error, or loses its offsets because its leadership ends before the commit, the others
 must not be taken before it has come again. The connection remembers which batch of which producer was refused and why,
 and its followers get the same error, unless the log knows that all before them is written. All clients then send them
-again in order. With the log's own answer, "out of order" (45), librdkafka would bump its epoch, or give up for good.
+again in order. With the log's own answer, "out of order" (45), librdkafka would bump its epoch, or give up for good. So
+45 is the answer only behind a batch that was refused for good (too large, for example): no client sends that one again.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class WriteOrder:
             del self._refusals[name]
 
     def refused(self, place: Place, records: BytesLike, error: StreamHouseError) -> None:
-        """Remember why a batch was refused. ``error`` is one after which clients send the batch again."""
+        """Remember a refused batch. ``error``: what its followers get."""
         header = _producer_of(records)
         if header is not None:
             self._remember(place, header, error)

@@ -186,7 +186,7 @@ class LaterLeader:
         return ()
 
     async def wait_visible(self, key: PartitionKey, beyond_offset: int) -> None:
-        raise AssertionError("nobody waits here")
+        raise AssertionError("no read of this test waits")
 
 
 @pytest.mark.parametrize("leads", [True, False], ids=["leader", "follower"])

@@ -245,10 +245,10 @@ class LogReader:
 
     def _is_at_hand(self, cursor: Cursor) -> bool:
         """Whether it can be served from memory. Takes nothing."""
-        view = self._view(cursor.key)
+        led = self._led(cursor.key)
+        view = self._view(cursor.key, led)
         if cursor.is_done() or view is None:
             return cursor.is_done()
-        led = self._led(cursor.key)
         if led is not None and led.high_watermark <= cursor.offset <= led.visible_end:
             return True
         start, end = self._tail.start_offset(cursor.key), self._tail.end_offset(cursor.key)
@@ -273,7 +273,8 @@ class LogReader:
         """Take what is in memory. False if the cursor also needs the metadata store or objects."""
         if cursor.is_done():
             return True
-        view = self._view(cursor.key)
+        led = self._led(cursor.key)
+        view = self._view(cursor.key, led)
         if view is None:
             return False
         cursor.view = view
@@ -282,7 +283,6 @@ class LogReader:
             return True
         if cursor.offset < view.state.log_start_offset:
             return bool(cursor.batches)  # trimmed during the wait: the next read gets the error
-        led = self._led(cursor.key)
         end = _end(view, led)
         while cursor.offset < end and self._take_from_memory(cursor, led):
             if cursor.is_done():
@@ -321,7 +321,7 @@ class LogReader:
         return cursor.full or cursor.offset != offset
 
     async def _fill_more(self, cursor: Cursor) -> None:
-        view = self._view(cursor.key)
+        view = self._view(cursor.key, self._led(cursor.key))
         if view is None or self._is_unsure(cursor, view):
             await self._look_for([cursor])
         elif self._lies_within(cursor, view):
@@ -331,7 +331,9 @@ class LogReader:
 
     async def _look_for(self, cursors: Sequence[Cursor]) -> None:
         """Read fresh, in one call, what must not be answered from memory (R16)."""
-        unsure = [cursor for cursor in cursors if self._is_unsure(cursor, self._view(cursor.key))]
+        unsure = [
+            cursor for cursor in cursors if self._is_unsure(cursor, self._view(cursor.key, self._led(cursor.key)))
+        ]
         if not unsure:
             return
         found = await self._views.fresh_many(cursor.key for cursor in unsure)
@@ -381,10 +383,10 @@ class LogReader:
         """Ranges of objects known to be missing or damaged at this time."""
         return len(self._damages)
 
-    def _view(self, key: PartitionKey) -> PartitionView | None:
+    def _view(self, key: PartitionKey, led: LedPartition | None) -> PartitionView | None:
         """What is known of the partition. What was known before this agent began to lead it does not count: the
         metadata store may have lost commits in between (R23)."""
-        view, led = self._views.get(key), self._led(key)
+        view = self._views.get(key)
         return None if view is not None and led is not None and view.state.leader_epoch < led.epoch else view
 
     def _led(self, key: PartitionKey) -> LedPartition | None:

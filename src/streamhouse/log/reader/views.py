@@ -178,8 +178,8 @@ def _answer(key: PartitionKey, look: asyncio.Future[PartitionView | None]) -> Pa
 
 
 def _newer(known: PartitionState, known_asked: Question, read: PartitionState, asked: Question) -> PartitionState:
-    """Of one leadership, the later value of each end of the log. Of two, the answer to the later question: a store that
-    has lost commits may have lost the latest epoch with them."""
+    """If both are of one leadership: the later value of each end of the log. If not: the one that was asked for later.
+    Its epoch may be the lower one, because a store that has lost commits may have lost the latest epoch too (R23)."""
     if read.leader_epoch != known.leader_epoch:
         return read if (asked, read.leader_epoch) > (known_asked, known.leader_epoch) else known
     if read.high_watermark >= known.high_watermark and read.log_start_offset >= known.log_start_offset:
