@@ -65,11 +65,6 @@ class LibrdkafkaSession(Session):
         self._draining = False
         self._excused = False
 
-    @property
-    def client_timeout_ms(self) -> float:
-        """The socket's time-out is twice what the broker is given for its answer."""
-        return 2 * self.plan.timeout_ms
-
     def add(self, batch: Batch) -> None:
         partition = self._of(batch)
         partition.number(batch)

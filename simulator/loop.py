@@ -60,7 +60,19 @@ class _Future(asyncio.Future[T]):
 class Lane:
     """One process on the loop."""
 
-    __slots__ = ("alive", "context", "loop", "name", "number", "overslept", "paused", "prune_at", "ready", "tasks")
+    __slots__ = (
+        "_holds",
+        "alive",
+        "busy_s",
+        "context",
+        "loop",
+        "name",
+        "number",
+        "overslept",
+        "prune_at",
+        "ready",
+        "tasks",
+    )
 
     def __init__(self, loop: SimLoop, name: str, number: int) -> None:
         self.loop = loop
@@ -71,9 +83,15 @@ class Lane:
         self.tasks: list[_Task[Any]] = []
         self.prune_at = 50
         self.alive = True
-        self.paused = False
+        self._holds = 0
+        self.busy_s: Callable[[], float] | None = None
+        """Asked after each round of its event loop: how long the process does not run now. None: never."""
         self.context = copy_context()
         self.context.run(_LANE.set, self)
+
+    @property
+    def paused(self) -> bool:
+        return self._holds > 0
 
     @property
     def runs(self) -> bool:
@@ -86,14 +104,17 @@ class Lane:
         return self.loop.call_later(delay_s, callback, *args, context=self.context)
 
     def pause(self) -> None:
-        self.paused = True
+        """Until there was a ``resume`` for each ``pause``."""
+        self._holds += 1
 
-    def resume(self) -> None:
-        """Like an event loop that was stopped: first what arrived meanwhile, then the overdue timers."""
-        self.paused = False
-        self.ready.extend(self.overslept)
-        self.overslept.clear()
-        self.loop.wake(self)
+    def resume(self, *, at_once: bool = False) -> None:
+        """Like an event loop that was stopped: first what arrived meanwhile, then the overdue timers. ``at_once``:
+        however many pauses there are."""
+        self._holds = 0 if at_once else max(self._holds - 1, 0)
+        if not self._holds:
+            self.ready.extend(self.overslept)
+            self.overslept.clear()
+            self.loop.wake(self)
 
     def kill(self) -> None:
         """Ends the process: none of its code runs any more. Messages that it has sent still arrive."""
@@ -192,6 +213,9 @@ class SimLoop(base_events.BaseEventLoop):
                     break
         if not ready:
             self._busy.pop(lane, None)
+        if lane.busy_s is not None and (busy_s := lane.busy_s()):
+            lane.pause()
+            self.world.call_later(busy_s, lane.resume)
 
     def _sort_ready(self) -> None:
         arrived = self._ready
@@ -238,7 +262,7 @@ class SimLoop(base_events.BaseEventLoop):
         self._at_this_instant = 0
         for lane in self._lanes:
             lane.alive = True
-            lane.resume()
+            lane.resume(at_once=True)
         for _ in range(_TEARDOWN_ROUNDS):
             left = [task for lane in self._lanes for task in lane.tasks if not task.done()]
             if not left:

@@ -39,6 +39,7 @@ LIKELY_SEEDS: Final = {
     "directory not synced": 36,
     "doubtful adoption forgotten": 305,
     "epoch checked before the commit": 85,
+    "failed at the time-out counts as written": 425,
     "forgotten producer gets 45": 35,
     "full disk ends the process": 72,
     "lost commits are called corruption": 27,

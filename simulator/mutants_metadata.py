@@ -191,12 +191,14 @@ def _clock_stops_when_paused(stack: ExitStack, world: World, errands: Errands) -
         return pause
 
     def make_resume(original: Any) -> Any:
-        def resume(self: Lane) -> None:
+        def resume(self: Lane, **kwargs: Any) -> None:
+            original(self, **kwargs)
+            if self.paused:
+                return
             slept_ms = world.now_ms() - paused_at.pop(self, world.now_ms())
             for agent in world.agents:
                 if agent.lane is self:
                     _set_back(agent.clock, slept_ms)
-            original(self)
 
         return resume
 

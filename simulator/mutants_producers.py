@@ -16,7 +16,7 @@ from streamhouse.broker.produce import Produce, ProduceCall, WriteOrder
 from streamhouse.core.errors import DuplicateSequence, OutOfOrderSequence
 from streamhouse.log.leased.idempotence import Idempotence, Original
 from streamhouse.log.leased.pending import run_of
-from streamhouse.metadata.contract import BatchVerdict
+from streamhouse.metadata.contract import BatchVerdict, Durability
 from streamhouse.metadata.dedup import ProducerWindow
 
 
@@ -109,6 +109,11 @@ def _gaps_are_duplicates(stack: ExitStack, world: World, errands: Errands) -> No
         return judge
 
     stack.enter_context(replaced(Idempotence, "judge", make))
+
+
+def _failed_when_overdue_is_acknowledged(stack: ExitStack, world: World, errands: Errands) -> None:
+    """A batch whose future is done when the request's time-out is over counts as written, also if it has failed."""
+    stack.enter_context(replaced(produce, "_succeeded", lambda original: lambda done: done.done()))
 
 
 def _refusals_forgotten(stack: ExitStack, world: World, errands: Errands) -> None:
@@ -235,5 +240,13 @@ MUTANTS = (
         story="a request whose time is up is answered with its offsets although nothing is committed",
         shows_as=frozenset({Kind.LOST, Kind.WRONG_OFFSET}),
         breaks=_answers_without_waiting,
+    ),
+    Mutant(
+        name="failed at the time-out counts as written",
+        rule="R9",
+        story="a batch whose leadership ends in the moment in which its request is overdue is acknowledged",
+        shows_as=frozenset({Kind.LOST, Kind.WRONG_OFFSET}),
+        breaks=_failed_when_overdue_is_acknowledged,
+        applies=lambda scenario: scenario.durability is Durability.OBJECT and scenario.starved_ms > 0,
     ),
 )

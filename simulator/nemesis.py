@@ -11,6 +11,7 @@ from simulator.world import World
 
 _LAG_MS: Final = 340.0  # less than the members' time-out for one call, more than their margin
 _MINUTES_MS: Final = 300_000
+_STARVED_ROUNDS: Final = 0.1
 _POINTS: Final = (
     ("sync", "sent"),
     ("sync", "sent"),
@@ -33,7 +34,11 @@ class Nemesis:
     def __init__(self, world: World) -> None:
         self.world = world
         self.dice = world.dice.child("nemesis")
+        self._starving = world.dice.child("starving")
         self._healed = False
+        if world.scenario.starved_ms:
+            for agent in world.agents:
+                agent.busy_s = self._busy_s
 
     def set_weather(self) -> None:
         """The scenario's constant rate of faults."""
@@ -85,7 +90,7 @@ class Nemesis:
             agent.disk.failing = ""
             agent.sync_ms = (0.2, 2.0)
             if agent.lane is not None:
-                agent.lane.resume()
+                agent.lane.resume(at_once=True)
 
     # One act each.
 
@@ -172,6 +177,13 @@ class Nemesis:
         if lane is not None:
             lane.pause()
             self.world.loop.world.call_later(self.dice.uniform(0.3, 2.2) * LEASE_TTL_MS / 1000, lane.resume)
+
+    def _busy_s(self) -> float:
+        """How long a process does not run now: its machine is too busy. It finds all that came meanwhile, and all that
+        was due, in the next round of its event loop."""
+        if self._healed or not self._starving.chance(_STARVED_ROUNDS):
+            return 0.0
+        return self._starving.uniform(0, self.world.scenario.starved_ms) / 1000
 
     def _cut(self, agents: list[SimAgent], *, metadata: bool, objects: bool) -> None:
         weathers = [agent.metadata_weather for agent in agents if metadata]

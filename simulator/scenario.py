@@ -84,6 +84,9 @@ _EXPIRING: Final = 0.1
 """How many of the seeds expire producers. They are drawn apart, because their clients are other ones."""
 _LOSING: Final = 0.15
 """How many of the fleets have metadata that loses commits again and again, beside those that draw it by chance."""
+_STARVED: Final = 0.25
+"""How many of the fleets have busy machines, whose leases run out more often."""
+_DOUBTS: Final = (Mischief.CUT_METADATA, Mischief.CUT_METADATA, Mischief.METADATA_OUTAGE)
 _LOSSES: Final = (Mischief.LOSSY_METADATA, Mischief.LOSSY_METADATA, Mischief.KILL)
 _ERRANDS: Final = tuple(errand for errand in Errand if errand is not Errand.EXPIRE_PRODUCERS)
 
@@ -137,7 +140,9 @@ class ProducerPlan:
     in_flight: int
     """Requests on a connection, of a plain producer; the others have five."""
     timeout_ms: float
-    """How long the agent has for its answer, and the client waits for it."""
+    """How long the agent has for its answer."""
+    patience: float
+    """How much longer the client waits for it."""
     delivery_timeout_ms: float | None
     """When an idempotent client gives a batch up; None for never."""
     silence_ms: float = 0.0
@@ -173,6 +178,8 @@ class Scenario:
     delayed: float
     repeated: float
     store_faults: float
+    starved_ms: float
+    """The machine is busy: for so long, at most, a process often does not run; 0 for never."""
     lost_answers: float
     """How often a connection breaks when an agent answers."""
     stalls: float
@@ -197,7 +204,19 @@ def draw_scenario(seed: int) -> Scenario:
         return _expiring(scenario, dice)
     if scenario.durability is Durability.OBJECT and Dice(seed).child("losses").chance(_LOSING):
         return replace(scenario, mischief=(*scenario.mischief[:1], *_LOSSES))
-    return scenario
+    return _starved(scenario, Dice(seed).child("starving"))
+
+
+def _starved(scenario: Scenario, dice: Dice) -> Scenario:
+    """The machines are busy. Clients without idempotence wait twice as long as they say, as many do."""
+    if scenario.durability is Durability.WAL or not dice.chance(_STARVED):
+        return scenario
+    return replace(
+        scenario,
+        starved_ms=dice.uniform(20, 400),
+        mischief=(*scenario.mischief[:2], *_DOUBTS),
+        producers=tuple(plan if plan.idempotent else replace(plan, patience=2.0) for plan in scenario.producers),
+    )
 
 
 def _expiring(scenario: Scenario, dice: Dice) -> Scenario:
@@ -262,6 +281,7 @@ def _draw(seed: int) -> Scenario:
         delayed=rate(0.1),
         repeated=rate(0.1),
         store_faults=rate(0.4),
+        starved_ms=0.0,
         lost_answers=rate(0.1),
         stalls=clients.uniform(0.005, 0.05) if clients.chance(0.5) else 0.0,
         large_batches=large,
@@ -307,5 +327,6 @@ def _producer(dice: Dice) -> ProducerPlan:
         attempts=dice.pick((1, 4, 20)),
         in_flight=dice.pick((1, 3, 5)),
         timeout_ms=dice.pick((300.0, 800.0, 2500.0)),
+        patience=2.0 if kind is ClientKind.LIBRDKAFKA else 1.0,
         delivery_timeout_ms=dice.pick((None, None, 1500.0, 4000.0)),
     )

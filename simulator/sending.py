@@ -106,10 +106,6 @@ class Session(ABC):
     def forget(self, batch: Batch) -> None:
         """Its topic is gone, or the application has given up; it is not in flight."""
 
-    @property
-    def client_timeout_ms(self) -> float:
-        return self.plan.timeout_ms
-
     # What they share.
 
     def take(self, batch: Batch) -> None:
@@ -223,7 +219,7 @@ class Session(ABC):
         try:
             outcomes = await self.client.connection(agent).ask(
                 lambda server, connection: server.produce(connection.server, encoded, plan.acks, plan.timeout_ms),
-                timeout_ms=self.client_timeout_ms,
+                timeout_ms=plan.patience * plan.timeout_ms,
             )
         except (Unanswered, Unreachable) as error:
             self.client.doubts = True

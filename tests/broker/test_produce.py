@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,7 +14,10 @@ from streamhouse.broker.caller import Caller
 from streamhouse.broker.produce import Place, ProduceCall, WriteOrder
 from streamhouse.core.errors import (
     InvalidAcks,
+    InvalidRecord,
     LimitExceeded,
+    NotAcknowledged,
+    NotLeader,
     OutOfOrderSequence,
     PartitionNotFound,
     StreamHouseError,
@@ -21,6 +25,7 @@ from streamhouse.core.errors import (
     TransactionsUnsupported,
     UnknownTopicId,
 )
+from streamhouse.core.limits import MAX_PREPARED_INLINE_BYTES
 from streamhouse.wire.records import Record, build_batch
 
 CALLER = Caller(protocol="test")
@@ -116,6 +121,49 @@ async def test_r21_what_follows_a_batch_that_is_too_large_is_not_taken_without_i
     assert isinstance(await send(2, b"c"), OutOfOrderSequence)
     assert [await send(0, first), await send(1, second), await send(2, b"c"), await send(3, b"d")] == [None] * 4
     assert [record.value for record in await sh.read("small", 0, 0)] == [first, second, b"c", b"d"]
+
+
+async def test_r21_what_follows_a_large_batch_that_is_refused_when_it_is_opened_is_not_taken_either(
+    sh: StreamHouse,
+) -> None:
+    """A large batch is opened in a thread, and what follows it waits meanwhile."""
+    topic = await sh.create_topic("keyed", 1, configs={"cleanup.policy": "compact"})
+    partition = sh.agent.log.partition(topic.partition_keys()[0])
+    assert partition is not None
+    partition.producers.forgot(1_000)
+    order = WriteOrder()
+
+    async def send(sequence: int, record: Record) -> BaseException | None:
+        batch = build_batch([record], producer_id=7, producer_epoch=0, base_sequence=sequence)
+        (outcome,) = await sh.broker.produce.run(
+            [(("keyed", 0), batch)], acks=-1, timeout_ms=30_000, order=order, caller=CALLER
+        )
+        return outcome.error
+
+    without_key = Record(value=b"v" * (MAX_PREPARED_INLINE_BYTES + 1), timestamp_ms=1)
+    errors = await asyncio.gather(send(0, without_key), send(1, Record(key=b"k", value=b"v", timestamp_ms=1)))
+    assert [type(error) for error in errors] == [InvalidRecord, OutOfOrderSequence]
+
+
+@pytest.mark.parametrize("ends", ["fails", "is cancelled", "succeeds"])
+async def test_r9_a_batch_whose_leadership_ends_at_the_time_out_is_not_acknowledged(sh: StreamHouse, ends: str) -> None:
+    """A busy agent ends a leadership and looks at its time-outs in one round of its event loop. The futures of the
+    batches have failed by then, and their callbacks have not run yet."""
+    call = begin(sh, ("t", 0))
+    (outcome,) = call.outcomes
+    assert outcome.append is not None
+    done = outcome.append.done
+    if ends == "fails":
+        done.set_exception(NotLeader("t/0", current_leader=None))
+    elif ends == "is cancelled":
+        done.cancel()
+    else:
+        done.set_result(None)
+    call.overdue()
+    assert call.done
+    assert isinstance(outcome.error, NotAcknowledged) is (ends != "succeeds")
+    await asyncio.sleep(0)  # the callback comes too late for the answer
+    assert isinstance(outcome.error, NotAcknowledged) is (ends != "succeeds")
 
 
 @pytest.mark.parametrize("place", [("t", 7), ("other", 0), ("keyed", 0)])

@@ -40,6 +40,7 @@ from streamhouse.broker.write_order import Place, WriteOrder
 from streamhouse.broker.writes import Append, Writes, partition_key, unknown_topic
 from streamhouse.core.errors import (
     BackPressureRejected,
+    InflatedTooLarge,
     InvalidAcks,
     InvalidRecord,
     InvalidTimestamp,
@@ -59,7 +60,7 @@ from streamhouse.wire.buffers import BytesLike
 __all__ = ["Outcome", "Place", "Produce", "ProduceCall", "WriteOrder"]
 
 _ACKS: Final = frozenset({-1, 1, 0})
-_FAULTS_OF_A_BATCH: Final = (LimitExceeded, InvalidRecord, InvalidTimestamp)
+_FAULTS_OF_A_BATCH: Final = (LimitExceeded, InflatedTooLarge, InvalidRecord, InvalidTimestamp)
 
 
 class ProduceStats:
@@ -182,7 +183,7 @@ class ProduceCall:
         """The time-out is over. What is not acknowledged by now may be written later, or never."""
         for outcome in self.outcomes:
             append = outcome.append
-            if outcome.error is None and (append is None or (self.acks and not append.done.done())):
+            if outcome.error is None and (append is None or (self.acks and not _succeeded(append.done))):
                 outcome.error = NotAcknowledged(f"{outcome.name}: not acknowledged within the request's time-out")
                 self._stats.count_refused(outcome.error)
         self._finish()
@@ -391,8 +392,7 @@ class Produce:
             prepared = await self._writes.prepare(key, records)
         except StreamHouseError as error:
             if not call.done:
-                if error.retriable:
-                    order.refused(key, records, error)
+                self._remember_refusal(outcome, error, order)
                 call.failed(outcome, error)
             return
         if prepared is not None:
@@ -424,6 +424,11 @@ class Produce:
         waiting = self._append_all(call, order)
         if waiting:
             await self._append_later(call, waiting, order, max(give_up_s - loop.time(), 0))
+
+
+def _succeeded(done: asyncio.Future[None]) -> bool:
+    """A future may have failed already although its callbacks have not run yet: they run in the loop's next round."""
+    return done.done() and not done.cancelled() and done.exception() is None
 
 
 def _unsettled(call: ProduceCall) -> list[Outcome]:

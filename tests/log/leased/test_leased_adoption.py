@@ -461,6 +461,7 @@ async def test_r13_a_leader_hears_of_an_intent_and_adopts_it(world: World) -> No
     await eventually(lambda: world.is_complete(first))
     second = await world.intend(batch("s2"), batch_id=1)
     await eventually(lambda: world.is_complete(second))
+    await node.log.wait_open([world.key])  # the store may show the adoption before the leader has heard of it
     await acked(node.log.append(world.key, batch("a"), acks=-1))
     assert await stored(world.stage.cluster, world.key) == [(0, "s1"), (1, "s2"), (2, "a")]
 
