@@ -12,6 +12,8 @@ SEEDS ?= 2000
 # Test processes side by side. Two more than cores: tests often wait for a server.
 WORKERS ?= 4
 MINUTES ?= 2
+# Compiled modules are kept, also where the environment says otherwise: else each process of a test compiles them anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup setup-services run demo test test-clients test-kill test-spark fuzz sim chaos check format bench bench-kafka bench-spark docs services-up services-down lock clean
 
@@ -85,4 +87,4 @@ lock: setup ## pin every package anew (scripts/lock)
 
 clean: ## remove what was built; the venv too (running services are left alone)
 	@rm -rf .venv .cache build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	@find src \( -name '__pycache__' -o -name '*.so' -o -name '*.egg-info' \) -prune -exec rm -rf {} +
+	@find src tests simulator bench \( -name '__pycache__' -o -name '*.so' -o -name '*.egg-info' \) -prune -exec rm -rf {} +

@@ -69,6 +69,7 @@ class Lane:
         "name",
         "number",
         "overslept",
+        "paused",
         "prune_at",
         "ready",
         "tasks",
@@ -83,15 +84,12 @@ class Lane:
         self.tasks: list[_Task[Any]] = []
         self.prune_at = 50
         self.alive = True
+        self.paused = False
         self._holds = 0
         self.busy_s: Callable[[], float] | None = None
         """Asked after each round of its event loop: how long the process does not run now. None: never."""
         self.context = copy_context()
         self.context.run(_LANE.set, self)
-
-    @property
-    def paused(self) -> bool:
-        return self._holds > 0
 
     @property
     def runs(self) -> bool:
@@ -106,12 +104,14 @@ class Lane:
     def pause(self) -> None:
         """Until there was a ``resume`` for each ``pause``."""
         self._holds += 1
+        self.paused = True
 
     def resume(self, *, at_once: bool = False) -> None:
         """Like an event loop that was stopped: first what arrived meanwhile, then the overdue timers. ``at_once``:
         however many pauses there are."""
         self._holds = 0 if at_once else max(self._holds - 1, 0)
-        if not self._holds:
+        self.paused = self._holds > 0
+        if not self.paused:
             self.ready.extend(self.overslept)
             self.overslept.clear()
             self.loop.wake(self)
