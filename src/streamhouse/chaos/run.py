@@ -326,6 +326,7 @@ class Run:
             if process.ended() is None:
                 if not self._interrupted.twice():
                     self._problems.append(f"{process.name} did not end and was killed; its history may be incomplete")
+                    process.show_threads()
                 process.kill()
                 self._note_killed(process)
                 continue

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from streamhouse.chaos.load import clients as clients_module
-from streamhouse.chaos.load.clients import find_clients
+from streamhouse.chaos.load.clients import ClientProcess, find_clients
+from streamhouse.chaos.load.spec import LoadSpec, Role
 from streamhouse.core.errors import InvalidRequest, ServiceMissing
 
 
@@ -80,3 +83,34 @@ def test_java_takes_part_with_the_newest_of_its_jars(tmp_path: Path, monkeypatch
 def test_a_java_without_its_compiler_cannot_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None if name == "javac" else f"/bin/{name}")
     assert "java: java is there without its compiler (a JDK has both)" in find_clients(None, None).absent
+
+
+def test_a_process_that_hangs_writes_into_its_log_what_its_threads_do(tmp_path: Path) -> None:
+    spec = LoadSpec(
+        role=Role.TOPICS,
+        client="librdkafka",
+        run="run",
+        bootstrap="127.0.0.1:1",
+        topics={"orders": 1},
+        history=str(tmp_path / "history"),
+        process="librdkafka",
+        seed=1,
+        rate=1.0,
+        settle_s=600.0,
+    )
+    process = ClientProcess(spec, find_clients(["librdkafka"], None).python, tmp_path)
+    try:
+        while not handles(process._child.pid, signal.SIGQUIT):
+            assert process.ended() is None, process.last_words()
+            time.sleep(0.05)
+        while "create_topics" not in process.log_path.read_text():
+            assert process.ended() is None, process.last_words()
+            process.show_threads()
+    finally:
+        process.kill()
+
+
+def handles(pid: int, wanted: signal.Signals) -> bool:
+    """Whether the process has a handler for the signal."""
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return bool(int(status["SigCgt"], 16) >> (wanted - 1) & 1)

@@ -6,8 +6,10 @@ import importlib.metadata
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from streamhouse.testing.services.binaries import cache_directory
 KNOWN: Final = ("librdkafka", "aiokafka", "java")
 _PACKAGES: Final = {"librdkafka": ("confluent_kafka", "confluent-kafka"), "aiokafka": ("aiokafka", "aiokafka")}
 _JAVA_SOURCE: Final = Path(__file__).with_name("ChaosLoad.java")
+_DUMP_S: Final = 1.0
 _JAVA_OPTIONS: Final = (
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
@@ -161,6 +164,11 @@ class ClientProcess:
             return self._child.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return None
+
+    def show_threads(self) -> None:
+        """Make a process that hangs write into its log what each of its threads does."""
+        self._child.send_signal(signal.SIGQUIT)
+        time.sleep(_DUMP_S)
 
     def kill(self) -> None:
         if self._child.poll() is None:
