@@ -79,7 +79,7 @@ def test_up_again_down_and_up_keep_the_data_and_the_addresses(services: ByHand) 
     assert services("status").returncode == 1
 
     third = services("up")
-    assert third.stdout == first.stdout
+    assert third.stdout == first.stdout, third.stderr
     assert services.psql(environment, "SELECT count(*) FROM kept") == "0"
 
     pids = services.pids()
