@@ -245,10 +245,11 @@ class _Judge:
         )
 
     def _was_given_up(self, write: Write, offset: int) -> bool:
+        """By the agent that had acknowledged it; a later leadership of that agent may have taken it out of its WAL."""
         return any(
-            each.base_offset <= offset <= each.end_offset
+            each.base_offset <= offset <= each.end_offset and each.epoch >= (write.epoch or 0)
             for each in self._history.given_up
-            if (each.agent, each.key, each.epoch) == (write.acked_by, self._key, write.epoch)
+            if (each.agent, each.key) == (write.acked_by, self._key)
         )
 
     def _was_overtaken(self, write: Write, offset: int) -> bool:

@@ -220,6 +220,12 @@ def r4_an_acks_1_that_was_given_up_for_room_is_excused(story: Story) -> None:
     story.history.given_up.append(GivenUp(agent="A", key=KEY, epoch=1, base_offset=4, end_offset=4))
 
 
+def r4_an_acks_1_that_a_later_leadership_of_its_agent_gave_up_is_excused(story: Story) -> None:
+    """The agent led again, took the batch out of its WAL, and lost the partition to another one before the commit."""
+    story.history.writes.append(write("s", ["gone"], offset=4, at_ms=300, acks=1))
+    story.history.given_up.append(GivenUp(agent="A", key=KEY, epoch=3, base_offset=4, end_offset=4))
+
+
 def a_batch_stands_once_for_each_epoch_it_was_sent_under(story: Story) -> None:
     story.blob("blob-3", 6, ["f"], epoch=2)
     story.high_watermark = 7
@@ -246,6 +252,7 @@ GOOD = [
     r23_what_a_lossy_failover_has_undone_is_excused,
     r23_a_resubmitted_acks_1_whose_new_commit_was_lost_is_excused,
     r4_an_acks_1_that_was_given_up_for_room_is_excused,
+    r4_an_acks_1_that_a_later_leadership_of_its_agent_gave_up_is_excused,
     a_batch_stands_once_for_each_epoch_it_was_sent_under,
     r21_a_46_for_what_is_written,
 ]

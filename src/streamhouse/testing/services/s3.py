@@ -88,16 +88,24 @@ class S3Service(Service):
             return self._client.request("GET", "/").status == 200
         return False
 
+    def _stores(self, bucket: str) -> bool:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            answers = [self._client.request("PUT", path) for path in (f"/{bucket}", f"/{bucket}/ready")]
+            return all(answer.status < 500 for answer in answers)
+        return False
+
     def _check_promises(self) -> None:
-        bucket = self.create_bucket(f"probe-{SystemRandomness().uuid().hex[:16]}")
+        bucket = f"probe-{SystemRandomness().uuid().hex[:16]}"
+        # After a restart, a server may list its buckets seconds before it can store anything.
+        wait_ready(self.kind, self.process, self._command, lambda: self._stores(bucket), timeout_ms=_START_TIMEOUT_MS)
         key = f"/{bucket}/create-only"
         create = {"If-None-Match": "*"}
         first = self._client.request("PUT", key, body=b"first", headers=create)
         second = self._client.request("PUT", key, body=b"second", headers=create)
         kept = self._client.request("GET", key)
         anonymous = self._client.request("GET", key, signed=False)
-        self._client.request("DELETE", key)
-        self._client.request("DELETE", f"/{bucket}")
+        for path in (key, f"/{bucket}/ready", f"/{bucket}"):
+            self._client.request("DELETE", path)
         if (first.status, second.status, kept.body) != (200, 412, b"first"):
             raise ServiceFailed(
                 f"{self.kind} {self.version} does not enforce create-only puts: If-None-Match: * answered "
