@@ -123,8 +123,9 @@ class SimAgent:
             boot_base_ms=self.dice.below(10_000_000),
             speed=self.dice.uniform(0.99, 1.01),
         )
-        self.busy_s: Callable[[], float] | None = None
-        """How long its process does not run, asked after each round of its event loop; None on an idle machine."""
+        self.starved_for: Callable[[], float] | None = None
+        """For how many seconds its process gets no CPU, asked after each round of its event loop; None on an idle
+        machine."""
         self.disk = SimDisk(name, self.dice.child("disk"))
         self.metadata_weather = Weather()
         self.store_weather = Weather(latency_ms=(2.0, 20.0), timeout_ms=700.0)
@@ -171,7 +172,7 @@ class SimAgent:
             return
         self.runs += 1
         self.lane = self.world.loop.lane(f"{self.name}#{self.runs}")
-        self.lane.busy_s = self.busy_s
+        self.lane.starved_for = self.starved_for
         self.world.note(f"{self.lane.name} starts")
         self.lane.spawn(self._run(self.lane)).add_done_callback(self._started, context=self.world.loop.world.context)
 

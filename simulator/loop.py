@@ -63,7 +63,6 @@ class Lane:
     __slots__ = (
         "_holds",
         "alive",
-        "busy_s",
         "context",
         "loop",
         "name",
@@ -72,6 +71,7 @@ class Lane:
         "paused",
         "prune_at",
         "ready",
+        "starved_for",
         "tasks",
     )
 
@@ -86,8 +86,9 @@ class Lane:
         self.alive = True
         self.paused = False
         self._holds = 0
-        self.busy_s: Callable[[], float] | None = None
-        """Asked after each round of its event loop: how long the process does not run now. None: never."""
+        self.starved_for: Callable[[], float] | None = None
+        """Asked after each round of its event loop: for how many seconds the process gets no CPU now. None: it always
+        does."""
         self.context = copy_context()
         self.context.run(_LANE.set, self)
 
@@ -106,10 +107,10 @@ class Lane:
         self._holds += 1
         self.paused = True
 
-    def resume(self, *, at_once: bool = False) -> None:
-        """Like an event loop that was stopped: first what arrived meanwhile, then the overdue timers. ``at_once``:
-        however many pauses there are."""
-        self._holds = 0 if at_once else max(self._holds - 1, 0)
+    def resume(self, *, all_pauses: bool = False) -> None:
+        """End one pause, or all. Like an event loop that was stopped: first what arrived meanwhile, then the overdue
+        timers."""
+        self._holds = 0 if all_pauses else max(self._holds - 1, 0)
         self.paused = self._holds > 0
         if not self.paused:
             self.ready.extend(self.overslept)
@@ -213,9 +214,9 @@ class SimLoop(base_events.BaseEventLoop):
                     break
         if not ready:
             self._busy.pop(lane, None)
-        if lane.busy_s is not None and (busy_s := lane.busy_s()):
+        if lane.starved_for is not None and lane.alive and (starved_s := lane.starved_for()):
             lane.pause()
-            self.world.call_later(busy_s, lane.resume)
+            self.world.call_later(starved_s, lane.resume)
 
     def _sort_ready(self) -> None:
         arrived = self._ready
@@ -262,7 +263,8 @@ class SimLoop(base_events.BaseEventLoop):
         self._at_this_instant = 0
         for lane in self._lanes:
             lane.alive = True
-            lane.resume(at_once=True)
+            lane.starved_for = None
+            lane.resume(all_pauses=True)
         for _ in range(_TEARDOWN_ROUNDS):
             left = [task for lane in self._lanes for task in lane.tasks if not task.done()]
             if not left:

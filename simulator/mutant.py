@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from simulator.checker import Anomaly, Kind
+from simulator.dice import Dice
 from simulator.errands import Errands
 from simulator.run import Outcome, run_seed
 from simulator.scenario import Scenario, draw_scenario
@@ -26,12 +27,15 @@ class Mutant:
     breaks: Break
     applies: Callable[[Scenario], bool] = lambda scenario: True
     """Scenarios in which it could matter at all; the others are not run."""
+    needs: Callable[[Scenario, Dice], Scenario] = lambda scenario, dice: scenario
+    """What is added to a scenario, where only a rare one would show it."""
 
     def run(self, seed: int, *, keep_notes: bool = False) -> Outcome | None:
         """None where it does not apply."""
         scenario = draw_scenario(seed)
         if not self.applies(scenario):
             return None
+        scenario = self.needs(scenario, Dice(seed).child("needs"))
         with ExitStack() as stack:
             return run_seed(
                 seed,

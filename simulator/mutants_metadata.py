@@ -33,7 +33,8 @@ def _with(errand: Errand) -> Callable[[Scenario], bool]:
 
 
 def _pausing_fleet(scenario: Scenario) -> bool:
-    return _fleet(scenario) and Mischief.PAUSE in scenario.mischief
+    # A process that waits for a CPU is paused too, but its machine is not suspended.
+    return _fleet(scenario) and Mischief.PAUSE in scenario.mischief and not scenario.starved_ms
 
 
 def base_offset_unchecked(stack: ExitStack, world: World, errands: Errands) -> None:

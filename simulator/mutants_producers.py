@@ -9,7 +9,7 @@ from simulator.checker import Kind
 from simulator.errands import Errands
 from simulator.mutant import Mutant
 from simulator.run import replaced
-from simulator.scenario import Errand, Scenario
+from simulator.scenario import Errand, Scenario, on_busy_machines
 from simulator.world import World
 from streamhouse.broker import produce
 from streamhouse.broker.produce import Produce, ProduceCall, WriteOrder
@@ -243,10 +243,11 @@ MUTANTS = (
     ),
     Mutant(
         name="failed at the time-out counts as written",
-        rule="R9",
-        story="a batch whose leadership ends in the moment in which its request is overdue is acknowledged",
+        rule="R11",
+        story="a batch whose leadership ends at the moment its request times out is acknowledged",
         shows_as=frozenset({Kind.LOST, Kind.WRONG_OFFSET}),
         breaks=_failed_when_overdue_is_acknowledged,
-        applies=lambda scenario: scenario.durability is Durability.OBJECT and scenario.starved_ms > 0,
+        applies=lambda scenario: scenario.durability is Durability.OBJECT,
+        needs=on_busy_machines,
     ),
 )

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Final
 
 from simulator.agent import SimAgent, Trap
+from simulator.dice import Dice
 from simulator.scenario import LEASE_TTL_MS, Mischief
 from simulator.world import World
 
 _LAG_MS: Final = 340.0  # less than the members' time-out for one call, more than their margin
 _MINUTES_MS: Final = 300_000
-_STARVED_ROUNDS: Final = 0.1
+_STARVED_ROUNDS: Final = 0.25
+"""After how many of its rounds an event loop on a busy machine has to wait."""
 _POINTS: Final = (
     ("sync", "sent"),
     ("sync", "sent"),
@@ -34,11 +37,10 @@ class Nemesis:
     def __init__(self, world: World) -> None:
         self.world = world
         self.dice = world.dice.child("nemesis")
-        self._starving = world.dice.child("starving")
         self._healed = False
         if world.scenario.starved_ms:
             for agent in world.agents:
-                agent.busy_s = self._busy_s
+                agent.starved_for = partial(self._starved_for, agent.dice.child("starving"))
 
     def set_weather(self) -> None:
         """The scenario's constant rate of faults."""
@@ -90,7 +92,7 @@ class Nemesis:
             agent.disk.failing = ""
             agent.sync_ms = (0.2, 2.0)
             if agent.lane is not None:
-                agent.lane.resume(at_once=True)
+                agent.lane.resume(all_pauses=True)
 
     # One act each.
 
@@ -178,12 +180,12 @@ class Nemesis:
             lane.pause()
             self.world.loop.world.call_later(self.dice.uniform(0.3, 2.2) * LEASE_TTL_MS / 1000, lane.resume)
 
-    def _busy_s(self) -> float:
-        """How long a process does not run now: its machine is too busy. It finds all that came meanwhile, and all that
-        was due, in the next round of its event loop."""
-        if self._healed or not self._starving.chance(_STARVED_ROUNDS):
+    def _starved_for(self, dice: Dice) -> float:
+        """For how many seconds a process does not run now, because its machine is busy. In the next round of its event
+        loop it finds all that came meanwhile, and all that was due."""
+        if self._healed or not dice.chance(_STARVED_ROUNDS):
             return 0.0
-        return self._starving.uniform(0, self.world.scenario.starved_ms) / 1000
+        return dice.uniform(0, self.world.scenario.starved_ms) / 1000
 
     def _cut(self, agents: list[SimAgent], *, metadata: bool, objects: bool) -> None:
         weathers = [agent.metadata_weather for agent in agents if metadata]

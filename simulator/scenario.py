@@ -85,8 +85,9 @@ _EXPIRING: Final = 0.1
 _LOSING: Final = 0.15
 """How many of the fleets have metadata that loses commits again and again, beside those that draw it by chance."""
 _STARVED: Final = 0.25
-"""How many of the fleets have busy machines, whose leases run out more often."""
-_DOUBTS: Final = (Mischief.CUT_METADATA, Mischief.CUT_METADATA, Mischief.METADATA_OUTAGE)
+"""How many of the fleets have busy machines, of those that neither expire producers nor lose commits."""
+_LOST_LEASES: Final = (Mischief.CUT_METADATA, Mischief.CUT_METADATA, Mischief.METADATA_OUTAGE)
+"""What happens on busy machines beside what was drawn: leases run out while clients wait for answers."""
 _LOSSES: Final = (Mischief.LOSSY_METADATA, Mischief.LOSSY_METADATA, Mischief.KILL)
 _ERRANDS: Final = tuple(errand for errand in Errand if errand is not Errand.EXPIRE_PRODUCERS)
 
@@ -142,7 +143,7 @@ class ProducerPlan:
     timeout_ms: float
     """How long the agent has for its answer."""
     patience: float
-    """How much longer the client waits for it."""
+    """How many times as long the client waits for it."""
     delivery_timeout_ms: float | None
     """When an idempotent client gives a batch up; None for never."""
     silence_ms: float = 0.0
@@ -179,7 +180,7 @@ class Scenario:
     repeated: float
     store_faults: float
     starved_ms: float
-    """The machine is busy: for so long, at most, a process often does not run; 0 for never."""
+    """The longest time for which an agent's process gets no CPU, again and again; 0 on idle machines."""
     lost_answers: float
     """How often a connection breaks when an agent answers."""
     stalls: float
@@ -204,18 +205,27 @@ def draw_scenario(seed: int) -> Scenario:
         return _expiring(scenario, dice)
     if scenario.durability is Durability.OBJECT and Dice(seed).child("losses").chance(_LOSING):
         return replace(scenario, mischief=(*scenario.mischief[:1], *_LOSSES))
-    return _starved(scenario, Dice(seed).child("starving"))
+    starving = Dice(seed).child("starving")
+    if scenario.durability is Durability.OBJECT and starving.chance(_STARVED):
+        return on_busy_machines(scenario, starving)
+    return scenario
 
 
-def _starved(scenario: Scenario, dice: Dice) -> Scenario:
-    """The machines are busy. Clients without idempotence wait twice as long as they say, as many do."""
-    if scenario.durability is Durability.WAL or not dice.chance(_STARVED):
-        return scenario
+def on_busy_machines(scenario: Scenario, dice: Dice) -> Scenario:
+    """The machines are busy, and answers come late: about when their time-outs are over."""
     return replace(
         scenario,
-        starved_ms=dice.uniform(20, 400),
-        mischief=(*scenario.mischief[:2], *_DOUBTS),
-        producers=tuple(plan if plan.idempotent else replace(plan, patience=2.0) for plan in scenario.producers),
+        starved_ms=dice.uniform(20, 200),
+        mischief=(*scenario.mischief[:2], *_LOST_LEASES),
+        producers=tuple(_patient(plan, dice) for plan in scenario.producers),
+    )
+
+
+def _patient(plan: ProducerPlan, dice: Dice) -> ProducerPlan:
+    """A client that gives the agent little time, and waits for the answer for longer than that, as many clients do."""
+    timeout_ms = dice.pick((300.0, 800.0))
+    return (
+        replace(plan, timeout_ms=timeout_ms) if plan.idempotent else replace(plan, timeout_ms=timeout_ms, patience=2.0)
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from streamhouse.broker.deadlines import Deadlines
 
 
@@ -43,3 +45,35 @@ async def test_the_timer_runs_only_while_somebody_waits() -> None:
     again = Call()
     deadlines.add(again, 0)
     await asyncio.wait_for(again.late.wait(), 10)
+
+
+async def test_a_call_that_fails_does_not_keep_the_others_from_being_told(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Call):
+        def overdue(self) -> None:
+            super().overdue()
+            raise RuntimeError("a bug")
+
+    deadlines = Deadlines()
+    calls = [Call(), Broken(), Call()]
+    for call in calls:
+        deadlines.add(call, 0)
+    for call in calls:
+        await asyncio.wait_for(call.late.wait(), 10)
+    assert [call.times for call in calls] == [1, 1, 1]
+    assert len(deadlines) == 0
+
+
+async def test_a_call_that_ends_with_another_one_is_not_told() -> None:
+    deadlines = Deadlines()
+    other = Call()
+
+    class Ends(Call):
+        def overdue(self) -> None:
+            super().overdue()
+            deadlines.remove(other)
+
+    first = Ends()
+    deadlines.add(first, 0)
+    deadlines.add(other, 0)
+    await asyncio.wait_for(first.late.wait(), 10)
+    assert (first.times, other.times) == (1, 0)

@@ -13,6 +13,7 @@ from streamhouse import StreamHouse
 from streamhouse.broker.caller import Caller
 from streamhouse.broker.produce import Place, ProduceCall, WriteOrder
 from streamhouse.core.errors import (
+    CorruptBatch,
     InvalidAcks,
     InvalidRecord,
     LimitExceeded,
@@ -123,6 +124,30 @@ async def test_r21_what_follows_a_batch_that_is_too_large_is_not_taken_without_i
     assert [record.value for record in await sh.read("small", 0, 0)] == [first, second, b"c", b"d"]
 
 
+async def test_r21_what_follows_a_damaged_batch_is_not_taken_before_it_comes_again(sh: StreamHouse) -> None:
+    """The Java client sends a batch again that was damaged on its way."""
+    topic = await sh.create_topic("new", 1)
+    partition = sh.agent.log.partition(topic.partition_keys()[0])
+    assert partition is not None
+    partition.producers.forgot(1_000)
+    order = WriteOrder()
+    batches = [
+        build_batch([Record(value=value, timestamp_ms=1)], producer_id=7, producer_epoch=0, base_sequence=sequence)
+        for sequence, value in enumerate((b"a", b"b"))
+    ]
+    damaged = batches[0][:-1] + b"x"
+
+    async def send(batch: bytes) -> BaseException | None:
+        (outcome,) = await sh.broker.produce.run(
+            [(("new", 0), batch)], acks=-1, timeout_ms=30_000, order=order, caller=CALLER
+        )
+        return outcome.error
+
+    assert [type(await send(batch)) for batch in (damaged, batches[1])] == [CorruptBatch, OutOfOrderSequence]
+    assert [await send(batch) for batch in batches] == [None, None]
+    assert [record.value for record in await sh.read("new", 0, 0)] == [b"a", b"b"]
+
+
 async def test_r21_what_follows_a_large_batch_that_is_refused_when_it_is_opened_is_not_taken_either(
     sh: StreamHouse,
 ) -> None:
@@ -146,10 +171,20 @@ async def test_r21_what_follows_a_large_batch_that_is_refused_when_it_is_opened_
 
 
 @pytest.mark.parametrize("ends", ["fails", "is cancelled", "succeeds"])
-async def test_r9_a_batch_whose_leadership_ends_at_the_time_out_is_not_acknowledged(sh: StreamHouse, ends: str) -> None:
+async def test_r11_a_batch_whose_leadership_ends_at_the_time_out_is_not_acknowledged(
+    sh: StreamHouse, ends: str
+) -> None:
     """A busy agent ends a leadership and looks at its time-outs in one round of its event loop. The futures of the
     batches have failed by then, and their callbacks have not run yet."""
-    call = begin(sh, ("t", 0))
+    order = WriteOrder()
+    call = sh.broker.produce.begin(
+        [(("t", 0), build_batch([Record(value=b"v")], producer_id=7, producer_epoch=0, base_sequence=0))],
+        acks=-1,
+        timeout_ms=1000,
+        order=order,
+        caller=CALLER,
+        on_done=lambda call: None,
+    )
     (outcome,) = call.outcomes
     assert outcome.append is not None
     done = outcome.append.done
@@ -164,6 +199,7 @@ async def test_r9_a_batch_whose_leadership_ends_at_the_time_out_is_not_acknowled
     assert isinstance(outcome.error, NotAcknowledged) is (ends != "succeeds")
     await asyncio.sleep(0)  # the callback comes too late for the answer
     assert isinstance(outcome.error, NotAcknowledged) is (ends != "succeeds")
+    assert order.has_refusals is (ends == "fails"), "what follows a lost batch must not be taken without it"
 
 
 @pytest.mark.parametrize("place", [("t", 7), ("other", 0), ("keyed", 0)])

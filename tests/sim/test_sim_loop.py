@@ -84,6 +84,64 @@ def test_a_paused_lane_does_nothing_and_then_hears_what_arrived_before_its_timer
     assert ran == [("request", 4.5), ("timer", 4.5)]
 
 
+def test_a_lane_runs_again_when_each_of_its_pauses_has_ended() -> None:
+    sim = loop()
+    ran: list[float] = []
+
+    async def process() -> None:
+        while True:
+            await asyncio.sleep(1)
+            ran.append(sim.time())
+
+    async def main() -> None:
+        lane = sim.lane("process")
+        lane.spawn(process())
+        await asyncio.sleep(0.5)
+        lane.pause()
+        lane.pause()
+        await asyncio.sleep(2)
+        lane.resume()
+        await asyncio.sleep(2)
+        assert ran == []
+        lane.resume()
+        lane.resume()  # of a pause that has ended otherwise: no effect
+        await asyncio.sleep(1.2)
+        lane.pause()
+        lane.pause()
+        lane.resume(all_pauses=True)
+        await asyncio.sleep(1)
+
+    sim.simulate(main())
+    assert ran == [4.5, 5.5, 6.5]
+
+
+def test_a_starved_lane_finds_in_one_round_what_was_due_meanwhile() -> None:
+    """Timers that are apart on an idle machine: the second runs before what the first has scheduled."""
+    sim = loop()
+    ran: list[str] = []
+    starve = iter([0.0, 5.0])
+
+    async def process() -> None:
+        running = asyncio.get_running_loop()
+        running.call_later(1, lambda: running.call_soon(lambda: running.call_soon(ran.append, "follows the first")))
+        running.call_later(2, lambda: ran.append("second"))
+        await asyncio.sleep(100)
+
+    async def main(starved: bool) -> None:
+        ran.clear()
+        lane = sim.lane("process")
+        if starved:
+            lane.starved_for = lambda: next(starve, 0.0)
+        lane.spawn(process())
+        await asyncio.sleep(20)
+
+    sim.simulate(main(starved=False))
+    assert ran == ["follows the first", "second"]
+    sim = loop()
+    sim.simulate(main(starved=True))
+    assert ran == ["second", "follows the first"]
+
+
 def test_nothing_of_a_killed_lane_runs_not_even_its_finally() -> None:
     sim = loop()
     ran: list[str] = []

@@ -34,6 +34,8 @@ def test_the_seeds_meet_what_they_are_for() -> None:
     scenarios = [draw_scenario(seed) for seed in range(SEEDS)]
     compacted = [seed for seed, scenario in enumerate(scenarios) if scenario.compacted]
     assert sum(run_seed(seed).acknowledged for seed in compacted[:5]) > 50
+    starved = [seed for seed, scenario in enumerate(scenarios) if scenario.starved_ms]
+    assert sum(run_seed(seed).acknowledged for seed in starved[:5]) > 50
     assert {mischief for scenario in scenarios for mischief in scenario.mischief} == set(Mischief)
     assert {errand for scenario in scenarios for errand in scenario.errands} == set(Errand)
 

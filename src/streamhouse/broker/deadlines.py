@@ -41,8 +41,9 @@ class Deadlines:
         loop = asyncio.get_running_loop()
         now_s = loop.time()
         late = [call for call, deadline_s in self._under_way.items() if deadline_s <= now_s]
-        for call in late:
-            del self._under_way[call]
-        self._timer = loop.call_later(_LOOK_EVERY_S, self._look) if self._under_way else None
-        for call in late:
-            call.overdue()
+        try:
+            for call in late:
+                if self._under_way.pop(call, None) is not None:  # else it ended when one before it did
+                    call.overdue()
+        finally:  # should one of them raise, the others have their turn at the next look
+            self._timer = loop.call_later(_LOOK_EVERY_S, self._look) if self._under_way else None

@@ -40,6 +40,7 @@ from streamhouse.broker.write_order import Place, WriteOrder
 from streamhouse.broker.writes import Append, Writes, partition_key, unknown_topic
 from streamhouse.core.errors import (
     BackPressureRejected,
+    CorruptBatch,
     InflatedTooLarge,
     InvalidAcks,
     InvalidRecord,
@@ -60,7 +61,7 @@ from streamhouse.wire.buffers import BytesLike
 __all__ = ["Outcome", "Place", "Produce", "ProduceCall", "WriteOrder"]
 
 _ACKS: Final = frozenset({-1, 1, 0})
-_FAULTS_OF_A_BATCH: Final = (LimitExceeded, InflatedTooLarge, InvalidRecord, InvalidTimestamp)
+_FAULTS_OF_A_BATCH: Final = (LimitExceeded, InflatedTooLarge, InvalidRecord, InvalidTimestamp, CorruptBatch)
 
 
 class ProduceStats:
@@ -360,8 +361,8 @@ class Produce:
         if error.retriable:
             order.refused(outcome.key, outcome.records, error)
         elif isinstance(error, _FAULTS_OF_A_BATCH):
-            # The client splits the batch, or begins a new producer epoch. A log that may have forgotten the producer
-            # would take any sequence meanwhile.
+            # The client splits the batch, sends it again (a damaged one), or begins a new producer epoch. A log that
+            # may have forgotten the producer would take any sequence meanwhile.
             gap = OutOfOrderSequence(f"{outcome.name}: an earlier batch of this producer was refused ({error.message})")
             order.refused(outcome.key, outcome.records, gap)
 

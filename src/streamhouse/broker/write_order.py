@@ -5,7 +5,7 @@ first is refused with a retriable error, or loses its offsets because its leader
 must not be taken before it has come again. The connection remembers which batch of which producer was refused and why,
 and its followers get the same error, unless the log knows that all before them is written. All clients then send them
 again in order. With the log's own answer, "out of order" (45), librdkafka would bump its epoch, or give up for good. So
-45 is the answer only behind a batch that was refused for good (too large, for example): no client sends that one again.
+45 is the answer only behind a batch with a fault of its own (too large, or damaged): few clients send that one again.
 """
 
 from __future__ import annotations

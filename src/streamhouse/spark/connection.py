@@ -75,9 +75,8 @@ class Connection:
         try:
             return future.result(timeout_s)
         except TimeoutError:
-            if future.done():  # the call's own error
-                raise
-            future.cancel()
+            if not future.cancel() and future.done():  # it ended in time, or a moment later: with a result, or an error
+                return future.result()
             raise MetadataUnavailable(f"no answer from the stores within {timeout_s:.0f} s") from None
 
     def spawn(self, call: Coroutine[Any, Any, T]) -> Future[T]:

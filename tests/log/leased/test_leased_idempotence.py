@@ -14,6 +14,7 @@ from streamhouse.core.errors import (
     StaleProducer,
 )
 from streamhouse.log.leased import idempotence
+from streamhouse.wire.batch import read_header
 
 
 async def test_r9_a_retry_gets_the_originals_offsets_and_waits_for_it(tmp_path: Path) -> None:
@@ -162,3 +163,19 @@ async def test_r9_producer_state_survives_a_take_over(tmp_path: Path) -> None:
         with pytest.raises(OutOfOrderSequence):
             new.log.append(key, batch("c", producer=(9, 0, 2)), acks=-1)
         assert new.log.append(key, batch("b", producer=(9, 0, 1)), acks=-1).base_offset == 1
+
+
+async def test_r11_a_leadership_that_has_ended_calls_nothing_a_repeat(tmp_path: Path) -> None:
+    """Its windows name batches that were never committed; a repeat of one would be acknowledged at once."""
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(), await stage.node()
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        sent = batch("a", producer=(9, 0, 0))
+        node.log.append(key, sent, acks=-1)
+        partition = node.log.partition(key)
+        assert partition is not None
+        header = read_header(sent)
+        assert partition.producers.judge(header, partition) is not None
+        node.log.drop_partition(key, "the test says so")
+        assert partition.producers.judge(header, partition) is None

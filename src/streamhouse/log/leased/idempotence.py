@@ -126,7 +126,8 @@ class Idempotence:
                     del self._by_producer[batch.header.producer_id]
 
     def drop(self) -> None:
-        """The leadership has ended: its uncommitted batches are gone."""
+        """The leadership has ended: its uncommitted batches are gone, so what the windows say of them is not true."""
+        self.windows = ProducerWindows()
         self._by_offset.clear()
         self._by_producer.clear()
 

@@ -133,4 +133,4 @@ class Pipeline(ABC):
 
     @abstractmethod
     async def pending_flush(self, request_id: UUID) -> list[PartitionKey]:
-        """Which partitions of a request are still open (expired ones are not): empty means done."""
+        """Which partitions of a request are still open: empty when it is done or has expired."""

@@ -45,7 +45,7 @@ _TOLD_AS_THEY_ARE: Final = frozenset(
         ErrorCode.NOT_ENOUGH_REPLICAS,
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         ErrorCode.KAFKA_STORAGE_ERROR,
-        # What Kafka itself says of a batch that will never be taken.
+        # What Kafka itself says of a batch with a fault. Java sends a damaged batch (2) again, and no other.
         ErrorCode.CORRUPT_MESSAGE,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_ID,
