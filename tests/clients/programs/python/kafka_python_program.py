@@ -35,8 +35,8 @@ ASSIGNORS = {
 }
 TIMEOUT_S = 60.0
 POLL_MS = 3_000
-"""Longer than a group takes to form on a busy machine. A poll of kafka-python 3.0.12 that ends while SyncGroup is under
-way forgets the answer: the member keeps its group alive and never learns its partitions."""
+"""Of a group's member: longer than the group takes to form on a busy machine. A poll of kafka-python 3.0.12 that ends
+while SyncGroup is under way forgets the answer: the member stays in its group and never learns its partitions."""
 SPECIAL_TIMES = {"latest": -1, "earliest": -2, "max_timestamp": -3}
 
 
@@ -99,7 +99,7 @@ def _partitions(consumer: KafkaConsumer, topics: list[str]) -> list[TopicPartiti
 def _poll_until(consumer: KafkaConsumer, count: int, until: float) -> list[dict[str, Any]]:
     records: list[dict[str, Any]] = []
     while len(records) < count and time.monotonic() < until:
-        for batch in consumer.poll(timeout_ms=POLL_MS).values():
+        for batch in consumer.poll(timeout_ms=200).values():
             records += map(_read, batch)
     return records
 
