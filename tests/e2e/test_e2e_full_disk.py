@@ -50,6 +50,10 @@ def use_up(disk: Path) -> Path:
     return filler
 
 
+def has_a_spare(disk: Path) -> bool:
+    return any(disk.rglob("*.spare"))
+
+
 def value(number: int) -> str:
     return f"record {number} ".ljust(RECORD_BYTES, "x") + "|"
 
@@ -80,6 +84,12 @@ async def test_r11_a_full_disk_refuses_writes_serves_reads_and_goes_on_without_a
         (key,) = await stage.create_topics(node, {"orders": 1})
         for number in range(5):
             assert await stage.write(node, key, value(number)) == number
+
+        async def next_file_is_there() -> bool:
+            return has_a_spare(small_disk)
+
+        # Frames that have a place in a file that is being made wait for room; only later ones are refused.
+        await eventually("the next file of the WAL is there", next_file_is_there)
         filler = use_up(small_disk)
         refused = 5
         while not (why := await refusal(stage, node, key, refused, acks=acks)):
