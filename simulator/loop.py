@@ -85,6 +85,7 @@ class Lane:
         self.prune_at = 50
         self.alive = True
         self.paused = False
+        """Whether it has holds. Kept beside them, because the loop looks at it at every step."""
         self._holds = 0
         self.starved_for: Callable[[], float] | None = None
         """Asked after each round of its event loop: for how many seconds the process gets no CPU now. None: it always

@@ -223,10 +223,7 @@ def on_busy_machines(scenario: Scenario, dice: Dice) -> Scenario:
 
 def _patient(plan: ProducerPlan, dice: Dice) -> ProducerPlan:
     """A client that gives the agent little time, and waits for the answer for longer than that, as many clients do."""
-    timeout_ms = dice.pick((300.0, 800.0))
-    return (
-        replace(plan, timeout_ms=timeout_ms) if plan.idempotent else replace(plan, timeout_ms=timeout_ms, patience=2.0)
-    )
+    return replace(plan, timeout_ms=dice.pick((300.0, 800.0)), patience=plan.patience if plan.idempotent else 2.0)
 
 
 def _expiring(scenario: Scenario, dice: Dice) -> Scenario:

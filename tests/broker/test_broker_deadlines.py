@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from streamhouse.broker.deadlines import Deadlines
 
 
@@ -47,7 +45,7 @@ async def test_the_timer_runs_only_while_somebody_waits() -> None:
     await asyncio.wait_for(again.late.wait(), 10)
 
 
-async def test_a_call_that_fails_does_not_keep_the_others_from_being_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_call_that_fails_does_not_keep_the_others_from_being_told() -> None:
     class Broken(Call):
         def overdue(self) -> None:
             super().overdue()

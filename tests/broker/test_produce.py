@@ -55,6 +55,27 @@ def begin(sh: StreamHouse, *places: Place, acks: int = -1, transactional_id: str
     return call
 
 
+async def send(sh: StreamHouse, order: WriteOrder, place: Place, batch: bytes) -> BaseException | None:
+    """One batch with acks=all; its error."""
+    (outcome,) = await sh.broker.produce.run([(place, batch)], acks=-1, timeout_ms=30_000, order=order, caller=CALLER)
+    return outcome.error
+
+
+def of_producer(sequence: int, *records: Record) -> bytes:
+    """A batch of an idempotent producer."""
+    return build_batch(list(records), producer_id=7, producer_epoch=0, base_sequence=sequence)
+
+
+async def forgetful_topic(sh: StreamHouse, **configs: str) -> Place:
+    """A new partition that may have forgotten the producer, and so takes any sequence of it."""
+    configs = {name.replace("_", "."): value for name, value in configs.items()}
+    topic = await sh.create_topic("forgetful", 1, configs=configs)
+    partition = sh.agent.log.partition(topic.partition_keys()[0])
+    assert partition is not None
+    partition.producers.forgot(1_000)
+    return "forgetful", 0
+
+
 async def test_each_batch_has_an_outcome_of_its_own(sh: StreamHouse) -> None:
     places: list[Place] = [("t", 0), ("t", 7), ("other", 0), (sh.randomness.uuid(), 0), ("t", 1)]
     outcomes = await sh.broker.produce.run(
@@ -82,91 +103,47 @@ async def test_a_request_without_batches_is_done_at_once(sh: StreamHouse) -> Non
 
 async def test_r21_a_batch_for_an_unknown_topic_holds_its_followers_back(sh: StreamHouse) -> None:
     """The topic is created between two requests of one connection: the second batch must not be taken first."""
-    order, batches = WriteOrder(), []
-    for sequence in (0, 1):
-        record = Record(value=b"%d" % sequence, timestamp_ms=1)
-        batches.append(build_batch([record], producer_id=7, producer_epoch=0, base_sequence=sequence))
-
-    async def send(batch: bytes) -> BaseException | None:
-        (outcome,) = await sh.broker.produce.run(
-            [(("new", 0), batch)], acks=-1, timeout_ms=30_000, order=order, caller=CALLER
-        )
-        return outcome.error
-
-    assert isinstance(await send(batches[0]), TopicNotFound)
+    order, place = WriteOrder(), ("new", 0)
+    batches = [of_producer(sequence, Record(value=b"%d" % sequence, timestamp_ms=1)) for sequence in (0, 1)]
+    assert isinstance(await send(sh, order, place, batches[0]), TopicNotFound)
     await sh.create_topic("new", 1)
-    assert isinstance(await send(batches[1]), TopicNotFound)
-    assert [await send(batch) for batch in batches] == [None, None]
+    assert isinstance(await send(sh, order, place, batches[1]), TopicNotFound)
+    assert [await send(sh, order, place, batch) for batch in batches] == [None, None]
     assert [record.value for record in await sh.read("new", 0, 0)] == [b"0", b"1"]
 
 
 async def test_r21_what_follows_a_batch_that_is_too_large_is_not_taken_without_it(sh: StreamHouse) -> None:
-    """The log may have forgotten the producer, so it would take any sequence. The client splits the batch, and its
-    parts would come too late."""
-    topic = await sh.create_topic("small", 1, configs={"max.message.bytes": "1000"})
-    partition = sh.agent.log.partition(topic.partition_keys()[0])
-    assert partition is not None
-    partition.producers.forgot(1_000)
-    order = WriteOrder()
-
-    async def send(sequence: int, *values: bytes) -> BaseException | None:
-        records = [Record(value=value, timestamp_ms=1) for value in values]
-        batch = build_batch(records, producer_id=7, producer_epoch=0, base_sequence=sequence)
-        (outcome,) = await sh.broker.produce.run(
-            [(("small", 0), batch)], acks=-1, timeout_ms=30_000, order=order, caller=CALLER
-        )
-        return outcome.error
-
-    first, second = b"a" * 600, b"b" * 600
-    assert isinstance(await send(0, first, second), LimitExceeded)
-    assert isinstance(await send(2, b"c"), OutOfOrderSequence)
-    assert [await send(0, first), await send(1, second), await send(2, b"c"), await send(3, b"d")] == [None] * 4
-    assert [record.value for record in await sh.read("small", 0, 0)] == [first, second, b"c", b"d"]
+    """The client splits the batch, and its parts would come too late."""
+    order, place = WriteOrder(), await forgetful_topic(sh, max_message_bytes="1000")
+    a, b, c, d = (Record(value=value, timestamp_ms=1) for value in (b"a" * 600, b"b" * 600, b"c", b"d"))
+    assert isinstance(await send(sh, order, place, of_producer(0, a, b)), LimitExceeded)
+    assert isinstance(await send(sh, order, place, of_producer(2, c)), OutOfOrderSequence)
+    split = [of_producer(sequence, record) for sequence, record in enumerate((a, b, c, d))]
+    assert [await send(sh, order, place, batch) for batch in split] == [None] * 4
+    assert [record.value for record in await sh.read("forgetful", 0, 0)] == [a.value, b.value, b"c", b"d"]
 
 
 async def test_r21_what_follows_a_damaged_batch_is_not_taken_before_it_comes_again(sh: StreamHouse) -> None:
     """The Java client sends a batch again that was damaged on its way."""
-    topic = await sh.create_topic("new", 1)
-    partition = sh.agent.log.partition(topic.partition_keys()[0])
-    assert partition is not None
-    partition.producers.forgot(1_000)
-    order = WriteOrder()
-    batches = [
-        build_batch([Record(value=value, timestamp_ms=1)], producer_id=7, producer_epoch=0, base_sequence=sequence)
-        for sequence, value in enumerate((b"a", b"b"))
-    ]
+    order, place = WriteOrder(), await forgetful_topic(sh)
+    batches = [of_producer(sequence, Record(value=b"%d" % sequence, timestamp_ms=1)) for sequence in (0, 1)]
     damaged = batches[0][:-1] + b"x"
-
-    async def send(batch: bytes) -> BaseException | None:
-        (outcome,) = await sh.broker.produce.run(
-            [(("new", 0), batch)], acks=-1, timeout_ms=30_000, order=order, caller=CALLER
-        )
-        return outcome.error
-
-    assert [type(await send(batch)) for batch in (damaged, batches[1])] == [CorruptBatch, OutOfOrderSequence]
-    assert [await send(batch) for batch in batches] == [None, None]
-    assert [record.value for record in await sh.read("new", 0, 0)] == [b"a", b"b"]
+    errors = [await send(sh, order, place, batch) for batch in (damaged, batches[1])]
+    assert [type(error) for error in errors] == [CorruptBatch, OutOfOrderSequence]
+    assert [await send(sh, order, place, batch) for batch in batches] == [None, None]
+    assert [record.value for record in await sh.read("forgetful", 0, 0)] == [b"0", b"1"]
 
 
 async def test_r21_what_follows_a_large_batch_that_is_refused_when_it_is_opened_is_not_taken_either(
     sh: StreamHouse,
 ) -> None:
     """A large batch is opened in a thread, and what follows it waits meanwhile."""
-    topic = await sh.create_topic("keyed", 1, configs={"cleanup.policy": "compact"})
-    partition = sh.agent.log.partition(topic.partition_keys()[0])
-    assert partition is not None
-    partition.producers.forgot(1_000)
-    order = WriteOrder()
-
-    async def send(sequence: int, record: Record) -> BaseException | None:
-        batch = build_batch([record], producer_id=7, producer_epoch=0, base_sequence=sequence)
-        (outcome,) = await sh.broker.produce.run(
-            [(("keyed", 0), batch)], acks=-1, timeout_ms=30_000, order=order, caller=CALLER
-        )
-        return outcome.error
-
+    order, place = WriteOrder(), await forgetful_topic(sh, cleanup_policy="compact")
     without_key = Record(value=b"v" * (MAX_PREPARED_INLINE_BYTES + 1), timestamp_ms=1)
-    errors = await asyncio.gather(send(0, without_key), send(1, Record(key=b"k", value=b"v", timestamp_ms=1)))
+    with_key = Record(key=b"k", value=b"v", timestamp_ms=1)
+    errors = await asyncio.gather(
+        send(sh, order, place, of_producer(0, without_key)), send(sh, order, place, of_producer(1, with_key))
+    )
     assert [type(error) for error in errors] == [InvalidRecord, OutOfOrderSequence]
 
 
@@ -178,7 +155,7 @@ async def test_r11_a_batch_whose_leadership_ends_at_the_time_out_is_not_acknowle
     batches have failed by then, and their callbacks have not run yet."""
     order = WriteOrder()
     call = sh.broker.produce.begin(
-        [(("t", 0), build_batch([Record(value=b"v")], producer_id=7, producer_epoch=0, base_sequence=0))],
+        [(("t", 0), of_producer(0, Record(value=b"v")))],
         acks=-1,
         timeout_ms=1000,
         order=order,

@@ -275,7 +275,7 @@ def resume(ground: Ground) -> Iterator[Cell]:
     ground.fill(topic, [{"partition": 0, "records": records}])
     for feature, protocol in (("commit and resume", "classic"), ("commit and resume, KIP-848", "consumer")):
         group = ground.name(f"resume-{protocol}")
-        answer = ground.run("resume", topic, group=group, first=3, total=8, protocol=protocol, timeout_ms=90_000)
+        answer = ground.run("resume", topic, group=group, first=3, total=8, protocol=protocol, timeout_ms=30_000)
         if not answer.ok:
             yield not_ok(feature, answer)
             continue

@@ -35,8 +35,8 @@ ASSIGNORS = {
 }
 TIMEOUT_S = 60.0
 POLL_MS = 3_000
-"""Of a group's member: longer than the group takes to form on a busy machine. A poll of kafka-python 3.0.12 that ends
-while SyncGroup is under way forgets the answer: the member stays in its group and never learns its partitions."""
+"""How long a group's member polls: longer than a rebalance takes on a busy machine. If a poll of kafka-python 3.0.12
+ends before the SyncGroup answer is there, the client drops that answer, and the member never learns its partitions."""
 SPECIAL_TIMES = {"latest": -1, "earliest": -2, "max_timestamp": -3}
 
 
