@@ -6,6 +6,7 @@
 --mutants                     hunt every broken variant, each within 500 seeds; exit code 1 if one is not found
 --mutants "epoch"             those with this in their name
 --seed 130 --mutants "epoch"  run one seed with a broken variant
+--likely                      hunt them all, known seeds first, and print LIKELY_SEEDS of simulator/mutants.py anew
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from simulator.mutant import Mutant
-from simulator.mutants import MOST_SEEDS, MUTANTS
+from simulator.mutants import LIKELY_SEEDS, MOST_SEEDS, MUTANTS
 from simulator.run import Outcome, run_seed
 
 _REPORT_EVERY: Final = 100
@@ -34,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--mutants", nargs="?", const="", metavar="NAME", help="broken variants instead of the real code"
     )
+    parser.add_argument("--likely", action="store_true", help="print the seeds that show each broken variant")
     chosen = parser.parse_args(arguments)
     logging.getLogger("streamhouse").addHandler(logging.NullHandler())  # faults are expected here
     mutants = [] if chosen.mutants is None else [each for each in MUTANTS if chosen.mutants in each.name]
@@ -41,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"no variant has {chosen.mutants!r} in its name; there are: {', '.join(m.name for m in MUTANTS)}")
     if chosen.seed is not None:
         return _replay(chosen.seed, mutants, trace=chosen.trace)
+    if chosen.likely:
+        return _print_likely()
     if mutants:
         return _hunt(mutants)
     return _run(range(chosen.first, chosen.first + chosen.seeds))
@@ -91,6 +95,16 @@ def _hunt(mutants: Sequence[Mutant]) -> int:
             _say(f"{mutant.name} ({mutant.rule}): NOT FOUND within {MOST_SEEDS} seeds")
         else:
             _say(f"{mutant.name} ({mutant.rule}): seed {outcome.seed}: {_cut(mutant.shown_in(outcome)[0])}")
+    return 1 if missed else 0
+
+
+def _print_likely() -> int:
+    missed = 0
+    for mutant in sorted(MUTANTS, key=lambda mutant: mutant.name):
+        likely = [LIKELY_SEEDS[mutant.name]] if mutant.name in LIKELY_SEEDS else []
+        outcome = mutant.hunt([*likely, *range(MOST_SEEDS)])
+        missed += outcome is None
+        _say(f"    # {mutant.name}: not found" if outcome is None else f'    "{mutant.name}": {outcome.seed},')
     return 1 if missed else 0
 
 
