@@ -49,6 +49,8 @@ class Connection:
         self._dice = dice
         self._process = agent.lane
         self._silent = False
+        self._refused = False
+        """Nothing listened when a request arrived. Nothing behind it is served, though a process may have started."""
         self._answers_end = False
         """An answer was lost. The answers behind it on this connection do not arrive either."""
         self._arrives_ms = 0.0
@@ -113,7 +115,8 @@ class Connection:
     def _arrive(self, request: Callable[[SimAgent, Connection], Awaitable[T]], reply: asyncio.Future[Any]) -> None:
         if self._silent:
             return
-        if not self._is_served():
+        if self._refused or not self._is_served():
+            self._refused = True
             settle(reply, None, Unreachable(self.agent.name))
             self.breaks(silently=False)
             return
@@ -139,7 +142,8 @@ class Connection:
         mine.set_result(None)
         if self._silent or self._answers_end:
             return
-        if self._dice.chance(self._world.scenario.lost_answers):
+        is_lost = self._dice.chance(self._world.scenario.lost_answers)
+        if is_lost and not self._world.over:  # each one costs a time-out; in the end a client must get its answers
             self._answers_end = True
             self.breaks(silently=self._dice.chance(0.5))
             return

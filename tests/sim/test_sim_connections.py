@@ -36,6 +36,37 @@ def answered(seed: int) -> list[bool]:
     return found
 
 
+def served_behind_a_refusal(seed: int) -> list[int]:
+    """Which of five requests are served on one connection, if the process listens from the first refusal on."""
+    loop = SimLoop(Dice(seed))
+    world = World(loop, Dice(seed), replace(draw_scenario(seed), lost_answers=0.0, stalls=0.0))
+    agent = world.agents[0]
+    agent.lane = loop.lane(agent.name)
+    connection = Connection(world, Dice(seed), agent)
+    served: list[int] = []
+
+    async def ask(number: int) -> None:
+        async def serve(server: SimAgent, connection: Connection) -> None:
+            served.append(number)
+
+        try:
+            await connection.ask(serve, timeout_ms=100)
+        except Unreachable:
+            agent.parts = object.__new__(Parts)
+
+    async def main() -> None:
+        await asyncio.gather(*map(ask, range(5)), return_exceptions=True)
+
+    loop.simulate(main())
+    assert agent.parts is not None
+    return served
+
+
+def test_nothing_is_served_behind_a_request_that_was_refused() -> None:
+    """A process that starts meanwhile has its own connections. It must not see the second batch without the first."""
+    assert [served_behind_a_refusal(seed) for seed in range(100)] == [[]] * 100
+
+
 def test_no_answer_arrives_behind_a_lost_one() -> None:
     """A client that missed the answer of one batch must not hear what became of its followers."""
     runs = [answered(seed) for seed in range(100)]
