@@ -143,8 +143,11 @@ async def test_r2_frames_that_begin_above_the_watermark_refuse_the_start(tmp_pat
         await sh.create_topic("orders", 1)
         copy_metadata(data_dir, copy)
         await write(sh, 3)
-    async with StreamHouse.open(data_dir=str(data_dir)) as sh:
+    (committed,) = data_dir.rglob("*.wal")
+    async with StreamHouse.open(data_dir=str(data_dir), segment_max_age="1h") as sh:
         await write(sh, 2)
+        while committed.exists():  # noqa: ASYNC110 - a thread removes it; with it, the copy would have every record
+            await asyncio.sleep(0.01)
         await copy_running(data_dir, crashed, MARK_FILE, PREFIX)
     put_back(copy, crashed)
     with pytest.raises(MetadataTooOld, match=r"ends before the write-ahead log begins.*orders/0 offsets 0 to 2"):

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-PATIENCE_S = 120
+PATIENCE_S = 300
 _CSI = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])|\x1b[()][A-Z0-9]|\x1b[=>]")
 
 
@@ -68,7 +68,7 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self._ours, text.encode())
 
-    def end(self, timeout_s: float = 60) -> int:
+    def end(self, timeout_s: float = 200) -> int:
         """Wait for the command; its exit code."""
         code = self.process.wait(timeout_s)
         for thread in self._reading:

@@ -23,7 +23,7 @@ from streamhouse.metadata.contract import Pin
 from streamhouse.spark import read_topic
 from streamhouse.testing.plugin import RunningStreamHouse
 
-WAIT_S = 60
+WAIT_S = 300
 
 
 @pytest.fixture

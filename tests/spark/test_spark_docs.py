@@ -22,7 +22,7 @@ from streamhouse.spark.sink_options import parse_write_options
 
 DOCS = Path(__file__).parents[2] / "docs"
 BIN = Path(sys.executable).parent
-PATIENCE_S = 200
+PATIENCE_S = 500
 
 ONE_DEFAULT = re.compile(r"`([^`]+)`")
 TWO_DEFAULTS = re.compile(r"batch `([^`]+)`, stream `([^`]+)`")

@@ -66,7 +66,7 @@ def test_the_command_line_names_the_java_that_is_too_old(tmp_path: Path, command
         [sys.executable, "-m", "streamhouse", *command, "--data-dir", str(tmp_path / "data")],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=500,
         env={**os.environ, "JAVA_HOME": str(fake_java(tmp_path / "jdk", "", release="11.0.22"))},
         check=False,
     )
@@ -84,7 +84,7 @@ def test_a_failed_query_logs_the_line_of_our_error_and_no_java(tmp_path: Path) -
         [sys.executable, str(PROGRAMS / "stream_errors.py"), str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=500,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr[-3000:]

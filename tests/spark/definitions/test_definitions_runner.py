@@ -26,7 +26,7 @@ from streamhouse.spark.tables.service import Tables, storage_of
 from streamhouse.spark.tables.spec import TABLES, StoredTable, TableSpec, ValueFormat, ValueSpec
 from streamhouse.testing.plugin import RunningStreamHouse
 
-PATIENCE_S = 60
+PATIENCE_S = 200
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from pipeline_ground import PER_MINUTE, SCHEMA, make_topics, write_orders
 
 from streamhouse.testing.plugin import RunningStreamHouse
 
-PATIENCE_S = 150
+PATIENCE_S = 400
 
 
 class RunnerProcess:
@@ -54,7 +54,7 @@ class RunnerProcess:
 
     def end(self) -> int:
         self.process.terminate()
-        return self.process.wait(60)
+        return self.process.wait(200)
 
 
 def wait_until(what: Callable[[], bool], runner: RunnerProcess) -> None:
@@ -112,7 +112,7 @@ class Shop:
             [sys.executable, "-m", "streamhouse", *words, "--data-dir", self.data_dir],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=200,
             check=False,
         )
 

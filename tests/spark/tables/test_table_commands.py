@@ -45,7 +45,7 @@ class Commands:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=200,
             check=False,
         )
         assert ran.returncode == code, ran.stderr
@@ -145,7 +145,7 @@ def test_definitions_are_started_and_listed_without_spark_and_java(
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             env={**os.environ, "PATH": str(tmp_path), "JAVA_HOME": ""},
             check=False,
         )

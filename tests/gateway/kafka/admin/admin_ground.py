@@ -14,7 +14,7 @@ from streamhouse.gateway.kafka.wire.message import Message
 from streamhouse.gateway.kafka.wire.schema import read_response, write_request
 from streamhouse.testing.plugin import RunningStreamHouse, running
 
-PATIENCE_S = 30
+PATIENCE_S = 120
 METADATA, CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID = 3, 19, 20, 22
 DESCRIBE_CONFIGS, ALTER_CONFIGS, DESCRIBE_LOG_DIRS, CREATE_PARTITIONS = 32, 33, 35, 37
 INCREMENTAL_ALTER_CONFIGS, DESCRIBE_CLUSTER = 44, 60
