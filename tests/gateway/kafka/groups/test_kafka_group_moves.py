@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, Producer
 from streamhouse import StreamHouse
 from streamhouse.metadata.contract import SlotKey, slot_of
 
-PATIENCE_S = 120.0
+PATIENCE_S = 30.0
 RECORDS = 4
 
 
