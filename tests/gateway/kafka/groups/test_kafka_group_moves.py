@@ -140,13 +140,15 @@ class MixedGroup:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
-    def __enter__(self) -> MixedGroup:
+    async def __aenter__(self) -> MixedGroup:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    async def __aexit__(self, *_: object) -> None:
+        """The agents run in this event loop, and consumers that close say goodbye to them."""
         self._stop.set()
-        self._thread.join(PATIENCE_S)
+        await asyncio.to_thread(self._thread.join, PATIENCE_S)
+        assert not self._thread.is_alive()
 
     def _run(self) -> None:
         for consumer in self.consumers:
@@ -193,7 +195,7 @@ async def test_a_group_of_both_protocols_reads_on_when_its_coordinator_moves(
             group = await a_group_of(a, "b")
         await coordinated_by(a, group, "a")
         await a.create_topic("orders", 2)
-        with MixedGroup(address, group) as mixed:
+        async with MixedGroup(address, group) as mixed:
             await mixed.until(mixed.shared)
             written = await asyncio.to_thread(produce, address, [b"before %d" % number for number in range(10)])
             await mixed.until(lambda: mixed.found == written)
