@@ -26,7 +26,7 @@ class LossyProxy:
         """… once so many of them have been answered."""
         self.lost = 0
         self.suspend_after: bytes | None = None
-        """A connection goes silent, and stays open, once a statement that holds this text was prepared or run …"""
+        """Nothing passes any more, in either direction, once a statement that holds this text was prepared or run …"""
         self.suspended = asyncio.Event()
         self.resumed = asyncio.Event()
         """… until this is set."""
@@ -87,12 +87,17 @@ class LossyProxy:
                     if self._loses_reply_to(executed):
                         doomed.set()
                     executed = None
+                await self._pass()
                 server.write(head + body)
                 await server.drain()
                 if head[:1] in b"HS" and self.suspend_after is not None and self.suspend_after in latest:
                     self.suspend_after = None
                     self.suspended.set()
-                    await self.resumed.wait()
+
+    async def _pass(self) -> None:
+        """A suspended process neither sends nor hears anything, not even that a connection has ended."""
+        if self.suspended.is_set():
+            await self.resumed.wait()
 
     def _loses_reply_to(self, executed: bytes | None) -> bool:
         if executed is None or self.lose_reply_to is None or self.lose_reply_to not in executed:
@@ -110,8 +115,10 @@ class LossyProxy:
                     # The server has answered, so whatever it was asked to commit is committed.
                     self.lost += 1
                     return
+                await self._pass()
                 client.write(data)
                 await client.drain()
+            await self._pass()
 
     async def stop(self) -> None:
         tasks = list(self._connections)
