@@ -6,7 +6,8 @@
 --mutants                     hunt every broken variant, each within 500 seeds; exit code 1 if one is not found
 --mutants "epoch"             those with this in their name
 --seed 130 --mutants "epoch"  run one seed with a broken variant
---likely                      hunt them all, known seeds first, and print LIKELY_SEEDS of simulator/mutants.py anew
+--likely                      hunt every broken variant, likely seeds first, and print LIKELY_SEEDS (mutants.py) anew
+--likely --mutants "epoch"    the same for those with this in their name
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from simulator.mutant import Mutant
-from simulator.mutants import LIKELY_SEEDS, MOST_SEEDS, MUTANTS
+from simulator.mutants import MOST_SEEDS, MUTANTS, hunt_likely_first
 from simulator.run import Outcome, run_seed
 
 _REPORT_EVERY: Final = 100
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.seed is not None:
         return _replay(chosen.seed, mutants, trace=chosen.trace)
     if chosen.likely:
-        return _print_likely()
+        return _print_likely(mutants or MUTANTS)
     if mutants:
         return _hunt(mutants)
     return _run(range(chosen.first, chosen.first + chosen.seeds))
@@ -98,11 +99,10 @@ def _hunt(mutants: Sequence[Mutant]) -> int:
     return 1 if missed else 0
 
 
-def _print_likely() -> int:
+def _print_likely(mutants: Sequence[Mutant]) -> int:
     missed = 0
-    for mutant in sorted(MUTANTS, key=lambda mutant: mutant.name):
-        likely = [LIKELY_SEEDS[mutant.name]] if mutant.name in LIKELY_SEEDS else []
-        outcome = mutant.hunt([*likely, *range(MOST_SEEDS)])
+    for mutant in sorted(mutants, key=lambda mutant: mutant.name):
+        outcome = hunt_likely_first(mutant)
         missed += outcome is None
         _say(f"    # {mutant.name}: not found" if outcome is None else f'    "{mutant.name}": {outcome.seed},')
     return 1 if missed else 0

@@ -17,6 +17,7 @@ from simulator import (
     mutants_wal,
 )
 from simulator.mutant import Mutant
+from simulator.run import Outcome
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
     *mutants_log.MUTANTS,
@@ -82,5 +83,11 @@ LIKELY_SEEDS: Final = {
     "unknown producer starts anywhere in dedup": 185,
     "vacuum without horizon": 53,
 }
-"""A seed that has shown each variant. Tests try it first, and search if the code has moved on since, which takes long:
-``python -m simulator --likely`` prints this table anew. ``python -m simulator --mutants`` always searches."""
+"""A seed that has shown each variant. ``python -m simulator --likely`` prints this table anew."""
+
+
+def hunt_likely_first(mutant: Mutant) -> Outcome | None:
+    """The first run that shows it. To search takes long, so its likely seed comes first: the code may not have moved on
+    since. ``python -m simulator --mutants`` always searches."""
+    likely = [LIKELY_SEEDS[mutant.name]] if mutant.name in LIKELY_SEEDS else []  # a new variant has none yet
+    return mutant.hunt([*likely, *range(MOST_SEEDS)])
