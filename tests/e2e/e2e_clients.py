@@ -19,7 +19,7 @@ from streamhouse.core.errors import StreamHouseError
 from streamhouse.core.ids import PartitionKey
 from streamhouse.metadata.contract import MetadataStore
 
-ANSWER_TIMEOUT_S: Final = 20.0
+ANSWER_TIMEOUT_S: Final = 60.0
 """Longer than any lease here: a client that waits gets its answer or loses its connection."""
 
 PADDING: Final = "."

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-END_PATIENCE_S: Final = 90.0
+END_PATIENCE_S: Final = 180.0
 _POLL_S: Final = 0.05
 _QUIET: Final = {"log_level": 2}  # that agents are gone for a while is the story, not a line each
 _COMMIT_EVERY_S: Final = 0.2

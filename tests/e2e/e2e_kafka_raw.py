@@ -15,7 +15,7 @@ NOT_LEADER: Final = 6
 _PRODUCE: Final = 0
 _VERSION: Final = 13
 _CONSUMER_HEARTBEAT: Final = 68
-_PATIENCE_S: Final = 60.0
+_PATIENCE_S: Final = 180.0
 _HEADER_BYTES: Final = 5  # of an answer: correlation id, no tagged fields
 
 

@@ -20,7 +20,7 @@ _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None)
 _LOG_TAIL_LINES: Final = 25
 _POLL_S: Final = 0.02
-_PATIENCE_S: Final = 60.0
+_PATIENCE_S: Final = 180.0
 _INHERITED: Final = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR", "STREAMHOUSE_ADMIN_LISTEN")
 
 AGENT_PROGRAM: Final = Path(__file__).with_name("agent_program.py")
