@@ -125,7 +125,11 @@ def _setting(setting: Setting) -> str:
     default = "unset" if declared.default is None else code(declared.default)
     variants = [
         f"{code(value)} {when}"
-        for value, when in ((declared.fast, "in profile `fast`"), (declared.single_node, "on a single node"))
+        for value, when in (
+            (declared.fast, "in profile `fast`"),
+            (declared.cheap, "in profile `cheap`"),
+            (declared.single_node, "on a single node"),
+        )
         if value is not None
     ]
     facts = [

@@ -195,7 +195,7 @@ def _acknowledges_what_it_drops(stack: ExitStack, world: World, errands: Errands
 
 def _commits_out_of_order(stack: ExitStack, world: World, errands: Errands) -> None:
     async def wait(self: Turn) -> None:
-        self.before = None
+        self.before.clear()
 
     stack.enter_context(replaced(Turn, "wait", lambda original: wait))
     base_offset_unchecked(stack, world, errands)

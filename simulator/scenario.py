@@ -12,6 +12,7 @@ from typing import Final
 
 from simulator.dice import Dice
 from streamhouse.cluster.contract import Timings
+from streamhouse.log.flush_policy import FlushPace
 from streamhouse.log.leased.options import LeasedOptions
 from streamhouse.log.leased.plan import FlushRules
 from streamhouse.log.wal import WalOptions
@@ -302,6 +303,7 @@ def _draw(seed: int) -> Scenario:
                 segment_max_age_ms=dice.pick((100, 500, 2000, 60_000)),
                 flush_interval_ms=dice.pick((0, 20, 200)),
                 busy_segment_bytes=dice.pick((0, 2000)) if durability is Durability.WAL else 0,
+                pace=None if durability is Durability.WAL else _pace(Dice(seed).child("pace")),
             ),
             max_buffer_bytes=dice.pick((8_000, 100_000)),
             max_flushes_in_flight=dice.pick((1, 2, 4)),
@@ -316,6 +318,14 @@ def _draw(seed: int) -> Scenario:
         store_retries=RetryPolicy(
             deadline_ms=dice.pick((600, 3000)), attempt_timeout_ms=500, first_pause_ms=20, longest_pause_ms=200
         ),
+    )
+
+
+def _pace(dice: Dice) -> FlushPace:
+    return FlushPace(
+        puts_per_second=dice.pick((5, 50, 1000)),
+        longest_wait_ms=dice.pick((0, 20, 200)),
+        worth_a_put_bytes=dice.pick((1000, 10_000, 100_000)),
     )
 
 

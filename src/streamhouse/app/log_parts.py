@@ -27,6 +27,7 @@ from streamhouse.core.randomness import Randomness
 from streamhouse.core.settings import DurabilitySetting, Settings
 from streamhouse.core.units import format_size
 from streamhouse.core.urls import scheme_of
+from streamhouse.log.flush_policy import WORTH_A_PUT_BYTES, FlushPace
 from streamhouse.log.leased.adoption import Adoption
 from streamhouse.log.leased.log import LeasedLog
 from streamhouse.log.leased.options import LeasedOptions
@@ -283,9 +284,18 @@ def leased_options(settings: Settings, durability: Durability) -> LeasedOptions:
             busy_segment_bytes=_BUSY_SEGMENT_BYTES if durability is Durability.WAL else 0,
             segment_max_age_ms=settings.segment.max_age_ms,
             flush_interval_ms=settings.flush.interval_ms,
+            pace=None if durability is Durability.WAL else _pace(settings),
         ),
         max_buffer_bytes=settings.memory.write_buffer_bytes,
         producer_expiration_ms=settings.kafka.producer_id_expiration_ms,
+    )
+
+
+def _pace(settings: Settings) -> FlushPace:
+    return FlushPace(
+        puts_per_second=settings.flush.max_puts_per_second,
+        longest_wait_ms=settings.flush.interval_ms,
+        worth_a_put_bytes=max(WORTH_A_PUT_BYTES, settings.segment.max_bytes),
     )
 
 

@@ -80,6 +80,12 @@ def _of_log(agent: Agent) -> Iterator[Sample]:
     yield m.FLUSH, (), health.flush
     yield m.FLUSHES, (), log.flushes
     yield m.FLUSHES_UNDER_WAY, (), log.flushes_under_way
+    pace = log.flush_pace
+    yield m.FLUSH_PUTS, (), pace.puts
+    yield m.FLUSHES_HELD_BACK, (), pace.held_back
+    yield m.PUT_BUDGET, (), pace.puts_per_second
+    yield m.PUT_BUDGET_LEFT, (), pace.budget_left
+    yield m.FLUSH_ROUND_S, (), pace.round_ms / 1000
     yield m.COMMIT, (), health.commit
     yield m.COMMITTED, (), stats.committed_batches
     yield m.UPLOAD_RETRIES, (), health.uploads_retried

@@ -130,6 +130,16 @@ HELD = _gauge("held_batches", "Batches that only the WAL has, for partitions tha
 FLUSH = _latency("flush", "One flush: packing, uploading and committing, with every retry.")
 FLUSHES = _counter("flushes", "Flushes that have begun.")
 FLUSHES_UNDER_WAY = _gauge("flushes_under_way", "Flushes that have begun and not ended.")
+FLUSH_PUTS = _counter("flush_puts", "Objects that flushes have put. Repeats after an error are not counted.")
+FLUSHES_HELD_BACK = _counter("flushes_held_back", "Flushes that were due and waited for flush.max_puts_per_second.")
+PUT_BUDGET = _gauge("put_budget", "flush.max_puts_per_second; 0 where durability is wal, which has no budget.")
+PUT_BUDGET_LEFT = _gauge(
+    "put_budget_left",
+    "PUTs that flushes may make at this moment. Less than 0 after flushes of 8 MiB and more, which do not wait.",
+)
+FLUSH_ROUND_S = _gauge(
+    "flush_round_seconds", "How long a flush takes, as the last ones tell. Batches wait about as long."
+)
 COMMIT = _latency("commit", "One commit of a flush in the metadata store, with every retry.")
 COMMITTED = _counter("committed_batches", "Batches committed in the metadata store.")
 UPLOAD_RETRIES = _counter("flush_upload_retries", "Uploads of a flush that failed after all tries, and began again.")

@@ -16,6 +16,7 @@ from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.core.randomness import SeededRandomness
 from streamhouse.formats.segment_v1_reader import read_segment
 from streamhouse.formats.shared_blob_v1 import place_slice
+from streamhouse.log.flush_policy import FlushPace
 from streamhouse.log.leased.log import LeasedLog
 from streamhouse.log.leased.options import LeasedOptions
 from streamhouse.log.leased.partition import PartitionLog, Phase
@@ -103,6 +104,10 @@ class Cluster:
         return state.high_watermark
 
 
+AT_ONCE = FlushPace(puts_per_second=10_000, longest_wait_ms=0, quiet_ms=0)
+"""A batch that a client waits for does not wait for others."""
+
+
 class Node:
     """One agent process, from opening its WAL to its end."""
 
@@ -131,12 +136,14 @@ class Node:
         max_buffer_bytes: int = 1 << 20,
         producer_expiration_ms: int | None = None,
         resume_after_ms: int = 30_000,
+        pace: FlushPace = AT_ONCE,
+        wal_bytes: int = 1 << 20,
     ) -> Node:
         wal, recovered = await open_wal(
             directory,
             clock=cluster.clock,
             randomness=cluster.randomness,
-            options=WalOptions(file_bytes=1 << 16, max_bytes=1 << 20),
+            options=WalOptions(file_bytes=1 << 16, max_bytes=wal_bytes),
             pump=TaskPump(),
         )
         node: Node
@@ -149,7 +156,12 @@ class Node:
             randomness=cluster.randomness,
             options=LeasedOptions(
                 durability=durability,
-                rules=FlushRules(segment_max_bytes=segment_max_bytes, segment_max_age_ms=60_000, flush_interval_ms=0),
+                rules=FlushRules(
+                    segment_max_bytes=segment_max_bytes,
+                    segment_max_age_ms=60_000,
+                    flush_interval_ms=0,
+                    pace=None if durability is Durability.WAL else pace,
+                ),
                 max_buffer_bytes=max_buffer_bytes,
                 producer_expiration_ms=producer_expiration_ms,
                 resume_after_ms=resume_after_ms,

@@ -337,7 +337,8 @@ async def test_a_turn_that_is_passed_on_early_still_waits_for_the_one_before_it(
     """A flush was cancelled before its turn came: the next one must not overtake the one before."""
     async with Stage(tmp_path) as stage:
         committer = (await stage.node()).log._committer
-        first, second, third = committer.next_turn(), committer.next_turn(), committer.next_turn()
+        keys = (await stage.cluster.topic()).partition_keys()
+        first, second, third = committer.next_turn(keys), committer.next_turn(keys), committer.next_turn(keys)
         await first.wait()
         second.pass_on()
         waiting = asyncio.create_task(third.wait())
@@ -351,7 +352,8 @@ async def test_a_turn_that_is_passed_on_early_still_waits_for_the_one_before_it(
 async def test_a_cancelled_flush_does_not_take_the_turn_before_it_along(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:
         committer = (await stage.node()).log._committer
-        first, second = committer.next_turn(), committer.next_turn()
+        keys = (await stage.cluster.topic()).partition_keys()
+        first, second = committer.next_turn(keys), committer.next_turn(keys)
         waiting = asyncio.create_task(second.wait())
         await settle()
         waiting.cancel()

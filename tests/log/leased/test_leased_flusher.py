@@ -7,15 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node import Gate, Stage, acked, batch, settle
+from node import Gate, Stage, Wrapper, acked, batch, settle
 
 from streamhouse.core.errors import NotLeader
-from streamhouse.log.leased import flusher
+from streamhouse.log.flush_policy import FlushPace
 from streamhouse.log.leased.commit import Committer
-from streamhouse.log.leased.plan import plan_flush
+from streamhouse.log.leased.flusher import Flusher
+from streamhouse.log.leased.plan import FlushPlan
 from streamhouse.metadata.contract import (
     EntryKind,
 )
+from streamhouse.objectstore.contract import ObjectStore
+
+ROOM_FOR_LARGE: dict[str, Any] = {
+    "segment_max_bytes": 5_000_000,
+    "max_buffer_bytes": 64 << 20,
+    "wal_bytes": 256 << 20,
+}
+LONG_WAITS = FlushPace(puts_per_second=10_000, longest_wait_ms=60_000, quiet_ms=60_000)
 
 
 async def test_one_flush_few_objects(tmp_path: Path) -> None:
@@ -151,14 +160,131 @@ async def test_a_flush_loop_that_breaks_starts_again(tmp_path: Path, monkeypatch
         await settle()
         errors = [ValueError("a bug in the plan")]
 
-        def breaks_once(*arguments: Any, **options: Any) -> Any:
+        plan = Flusher._plan_in_budget
+
+        def breaks_once(self: Flusher, now_ms: int) -> FlushPlan:
             if errors:
                 raise errors.pop()
-            return plan_flush(*arguments, **options)
+            return plan(self, now_ms)
 
-        monkeypatch.setattr(flusher, "plan_flush", breaks_once)
+        monkeypatch.setattr(Flusher, "_plan_in_budget", breaks_once)
         node.log._flusher.wake()
         await settle()
         assert not errors
         await acked(node.log.append(key, batch("a"), acks=-1))
         assert await stage.cluster.high_watermark(key) == 1
+
+
+async def test_a_full_window_of_requests_shares_one_flush_at_once(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic, node = await stage.cluster.topic(), await stage.node(pace=LONG_WAITS)
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        appends = [node.log.append(key, batch("a", producer=(7, 0, number)), acks=-1) for number in range(4)]
+        await settle()
+        assert node.log.flushes == 0, "the client may send another one"
+        appends.append(node.log.append(key, batch("a", producer=(7, 0, 4)), acks=-1))
+        await acked(*appends)
+        assert node.log.flushes == 1
+
+
+async def test_over_the_budget_batches_wait_and_share_a_flush(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        pace = FlushPace(puts_per_second=2, longest_wait_ms=0, quiet_ms=0)
+        topic, node = await stage.cluster.topic(), await stage.node(pace=pace)
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        for _ in range(2):  # the burst
+            await acked(node.log.append(key, batch("a"), acks=-1))
+        later = []
+        for _ in range(5):
+            later.append(node.log.append(key, batch("b"), acks=-1))
+            await settle()
+        assert node.log.flushes == 2
+        assert node.log.flush_pace.held_back == 1
+        stage.cluster.clock.advance(500)
+        node.log._flusher.wake()
+        await acked(*later)
+        assert (node.log.flushes, node.log.flush_pace.puts) == (3, 3)
+
+
+async def test_what_is_worth_its_put_does_not_wait_for_the_budget(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        pace = FlushPace(puts_per_second=1, longest_wait_ms=0, quiet_ms=0, worth_a_put_bytes=2000)
+        topic, node = await stage.cluster.topic(), await stage.node(pace=pace)
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        await acked(node.log.append(key, batch("a"), acks=-1))
+        small = node.log.append(key, batch("b"), acks=-1)
+        await settle()
+        assert not small.done.done()
+        await acked(node.log.append(key, batch("x" * 2000), acks=-1), small)
+
+
+async def test_a_flush_that_is_asked_for_does_not_wait_for_the_budget(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        pace = FlushPace(puts_per_second=1, longest_wait_ms=0, quiet_ms=0)
+        topic, node = await stage.cluster.topic(), await stage.node(pace=pace)
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        for _ in range(3):
+            await acked(node.log.append(key, batch("a"), acks=1))
+            async with asyncio.timeout(5):
+                await node.log.flush()
+        assert await stage.cluster.high_watermark(key) == 3
+
+
+async def test_a_small_write_does_not_wait_for_the_uploads_of_large_ones(tmp_path: Path) -> None:
+    """Three large uploads hang. The fourth place is kept, and a commit waits only for its own partitions."""
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic(partitions=5)
+        store = LargeWait(stage.cluster.store)
+        node = await stage.node(
+            store=store, segment_max_bytes=5_000_000, max_buffer_bytes=64 << 20, wal_bytes=256 << 20
+        )
+        large, small = topic.partition_keys()[:4], topic.partition_keys()[4]
+        for number in range(5):
+            await node.lead(topic, number)
+        held = []
+        for key in large:
+            held.append(node.log.append(key, batch("x" * (5 << 20)), acks=-1))
+            await settle()
+        assert store.waiting == 3
+        await acked(node.log.append(small, batch("a"), acks=-1))
+        assert not any(append.done.done() for append in held)
+        store.let_go.set()
+        await acked(*held)
+
+
+async def test_the_chunks_of_one_partition_are_committed_in_order_whatever_their_size(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic()
+        store = LargeWait(stage.cluster.store)
+        node = await stage.node(
+            store=store, segment_max_bytes=5_000_000, max_buffer_bytes=64 << 20, wal_bytes=256 << 20
+        )
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        first = node.log.append(key, batch("x" * (5 << 20)), acks=-1)
+        await settle()
+        second = node.log.append(key, batch("a"), acks=-1)
+        await settle()
+        assert not second.done.done(), "what comes later in the same partition waits"
+        store.let_go.set()
+        await acked(first, second)
+        assert [entry.base_offset for entry in await stage.cluster.entries(key)] == [0, 1]
+
+
+class LargeWait(Wrapper):
+    """A store in which large puts wait until they may go on."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.waiting = 0
+        self.let_go = asyncio.Event()
+
+    async def put(self, key: str, buffers: Any, **options: Any) -> Any:
+        if sum(map(len, buffers)) > 4 << 20:
+            self.waiting += 1
+            await self.let_go.wait()
+        return await self.inner.put(key, buffers, **options)

@@ -17,7 +17,7 @@ from streamhouse.core.errors import ConfigError, InvalidSetting
 from streamhouse.core.settings.declared import DurabilitySetting, Profile, Settings, is_single_node
 from streamhouse.core.settings.kinds import Directory, Url
 from streamhouse.core.settings.rules import RULES
-from streamhouse.core.settings.schema import DATA_DIR, Setting, collect
+from streamhouse.core.settings.schema import DATA_DIR, Declaration, Setting, collect
 from streamhouse.core.settings.sources import (
     ConfigFile,
     Found,
@@ -118,8 +118,8 @@ class _Draft:
         declared = setting.declaration
         if declared.single_node is not None and self._writes_to_wal():
             self._put_default(setting, declared.single_node, OriginKind.DERIVED, "single node")
-        elif declared.fast is not None and self._values["profile"] is Profile.FAST:
-            self._put_default(setting, declared.fast, OriginKind.PROFILE, Profile.FAST.value)
+        elif (text := _of_profile(declared, self._values["profile"])) is not None:
+            self._put_default(setting, text, OriginKind.PROFILE, str(self._values["profile"].value))
         elif declared.default is None:
             self._values[setting.key] = None
             self._origins[setting.key] = Origin(kind=OriginKind.DEFAULT)
@@ -166,6 +166,17 @@ class _Draft:
             values={setting.key: self._values[setting.key] for setting in SCHEMA},
             origins={setting.key: self._origins[setting.key] for setting in SCHEMA},
         )
+
+
+def _of_profile(declared: Declaration, profile: Profile) -> str | None:
+    """The default that a profile gives a setting; None where it gives none."""
+    match profile:
+        case Profile.FAST:
+            return declared.fast
+        case Profile.CHEAP:
+            return declared.cheap
+        case Profile.DEFAULT:
+            return None
 
 
 def _broken_rules(resolution: Resolution) -> Iterable[ConfigError]:

@@ -58,6 +58,7 @@ class Declaration:
     doc: str
     why: str
     fast: str | None = None
+    cheap: str | None = None
     single_node: str | None = None
     secret: bool = False
     alias: EnvAlias | None = None
@@ -129,7 +130,7 @@ def _public_name(attribute: str, kind: AnyKind) -> str:
 
 
 def _declare(declaration: Declaration, *, visible: bool = True) -> Any:
-    for text in (declaration.default, declaration.fast, declaration.single_node):
+    for text in (declaration.default, declaration.fast, declaration.cheap, declaration.single_node):
         if text is not None and DATA_DIR not in text:
             declaration.kind.parse(text)
     return field(repr=visible, metadata={_METADATA: declaration})
@@ -177,11 +178,32 @@ def size(default: str, *, at_least: str | int, at_most: str | int, doc: str, why
     return cast("int", _declare(Declaration(kind=kind, default=default, doc=doc, why=why)))
 
 
-def number(default: int, *, at_least: int, at_most: int, doc: str, why: str, single_node: int | None = None) -> int:
+def number(
+    default: int,
+    *,
+    at_least: int,
+    at_most: int,
+    doc: str,
+    why: str,
+    fast: int | None = None,
+    cheap: int | None = None,
+    single_node: int | None = None,
+) -> int:
     kind = Number(at_least=at_least, at_most=at_most, example=str(default))
-    alone = None if single_node is None else str(single_node)
-    declaration = Declaration(kind=kind, default=str(default), doc=doc, why=why, single_node=alone)
+    declaration = Declaration(
+        kind=kind,
+        default=str(default),
+        doc=doc,
+        why=why,
+        fast=_text_of(fast),
+        cheap=_text_of(cheap),
+        single_node=_text_of(single_node),
+    )
     return cast("int", _declare(declaration))
+
+
+def _text_of(number: int | None) -> str | None:
+    return None if number is None else str(number)
 
 
 def addresses(default: str, *, ports_from: int, doc: str, why: str) -> tuple[Address, ...]:

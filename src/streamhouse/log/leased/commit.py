@@ -1,8 +1,9 @@
-"""One flush: upload its objects, wait for the flush before it, commit until there is a verdict, act on the verdict.
+"""One flush: upload its objects, wait for its turn, commit until there is a verdict, act on the verdict.
 
-Uploads of several flushes overlap. Their commits are sent one after another, in the order of the flushes, so that the
-chunks of a partition are committed in order. An upload or a commit that fails is repeated as long as the process lives:
-the batches have their offsets, so they must be committed or refused.
+Uploads of several flushes overlap. The commit of a flush waits for all earlier flushes of its partitions, so that the
+chunks of a partition are committed in order. Flushes that share no partition do not wait for each other. An upload or
+a commit that fails is repeated as long as the process lives: the batches have their offsets, so they must be committed
+or refused.
 """
 
 from __future__ import annotations
@@ -110,7 +111,8 @@ class Committer:
     _uploads: Outage = field(init=False)
     _commits: Outage = field(init=False)
     _stale: Outage = field(init=False)
-    _last: asyncio.Future[None] | None = None
+    _last: dict[PartitionKey, asyncio.Future[None]] = field(default_factory=dict)
+    """The end of the last flush of each partition that has one under way."""
 
     def __post_init__(self) -> None:
         self.stamps = StoreStamps(metadata=self.metadata, clock=self.clock)
@@ -138,12 +140,19 @@ class Committer:
         finally:
             turn.pass_on()
 
-    def next_turn(self) -> Turn:
-        """Flushes take their turns in the order of these calls."""
+    def next_turn(self, keys: Sequence[PartitionKey]) -> Turn:
+        """Flushes of the same partition take their turns in the order of these calls; other flushes do not wait."""
         done = asyncio.get_running_loop().create_future()
-        turn = Turn(before=self._last, done=done)
-        self._last = done
-        return turn
+        before = {id(last): last for key in keys if (last := self._last.get(key)) is not None and not last.done()}
+        for key in keys:
+            self._last[key] = done
+        done.add_done_callback(lambda _: self._turn_ended(keys, done))
+        return Turn(before=list(before.values()), done=done)
+
+    def _turn_ended(self, keys: Sequence[PartitionKey], done: asyncio.Future[None]) -> None:
+        for key in keys:
+            if self._last.get(key) is done:
+                del self._last[key]
 
     async def commit_slices(self, append_id: AppendId, slices: Sequence[LeasedSlice]) -> list[SliceOutcome]:
         """Send the identical commit until there is a verdict (R5)."""
@@ -294,22 +303,19 @@ def _tell(outage: Outage, problem: str) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class Turn:
-    before: asyncio.Future[None] | None
+    before: list[asyncio.Future[None]]
+    """The ends of the flushes that this one waits for."""
     done: asyncio.Future[None]
 
     async def wait(self) -> None:
-        if self.before is not None:
+        for each in self.before:
             # Shielded: cancelling one flush must not cancel the one before it.
-            await asyncio.shield(self.before)
-            self.before = None
+            await asyncio.shield(each)
 
     def pass_on(self) -> None:
-        """If this turn never came, the next one must still wait for the one before this."""
-        if self.before is not None and not self.before.done():
-            self.before.add_done_callback(lambda _: self._finish())
-        else:
-            self._finish()
-
-    def _finish(self) -> None:
-        if not self.done.done():
+        """If this turn never came, the next one must still wait for the ones before this."""
+        left = [each for each in self.before if not each.done()]
+        if left:
+            left[0].add_done_callback(lambda _: self.pass_on())
+        elif not self.done.done():
             self.done.set_result(None)

@@ -125,6 +125,10 @@ class Idempotence:
                 if not behind:
                     del self._by_producer[batch.header.producer_id]
 
+    def uncommitted(self, producer_id: int) -> int:
+        """How many batches of this producer are not committed yet."""
+        return len(self._by_producer.get(producer_id, ()))
+
     def drop(self) -> None:
         """The leadership has ended: its uncommitted batches are gone, so what the windows say of them is not true."""
         self.windows = ProducerWindows()

@@ -21,7 +21,7 @@ from streamhouse.core.randomness import Randomness
 from streamhouse.log.leased.budget import WriteBudget
 from streamhouse.log.leased.closing import Closing
 from streamhouse.log.leased.commit import Committer, FlushHealth
-from streamhouse.log.leased.flusher import Flusher
+from streamhouse.log.leased.flusher import Flusher, FlushFigures
 from streamhouse.log.leased.held import HeldFrames
 from streamhouse.log.leased.lost_commits import LostCommits
 from streamhouse.log.leased.opening import Openings
@@ -153,6 +153,10 @@ class LeasedLog:
     @property
     def flushes(self) -> int:
         return self._flusher.flushes
+
+    @property
+    def flush_pace(self) -> FlushFigures:
+        return self._flusher.figures()
 
     @property
     def flushes_under_way(self) -> int:

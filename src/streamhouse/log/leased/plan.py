@@ -1,9 +1,17 @@
 """When to flush, and which partitions. Pure.
 
-A partition is due when it holds enough bytes for a segment, when its oldest batch is old enough, or when a client waits
-for its commit and the last flush began long enough ago. A partition with enough bytes gets a segment of its own. Once
-any smaller partition is due, all partitions with something to write share one blob: the PUT is paid for in any case, so
-their number does not matter.
+Where clients wait for commits, the policy that both ways to write share says when (log/flush_policy.py): it looks at
+everything that waits, not at one partition. Besides, a partition is due by itself:
+
+    urgent      at once: a flush was asked for, or there is no room for writes
+    large       it holds enough bytes for a segment
+    read        a reader waits at the end of the log: at most once every flush interval
+    aged        its oldest batch is old enough
+
+A partition with enough bytes gets a segment of its own. Once any smaller partition is due, all partitions with
+something to write share one blob: the PUT is paid for in any case, so their number does not matter.
+
+Where the WAL is the durability no client waits for a commit and PUTs cost nothing, so there is no policy and no budget.
 """
 
 from __future__ import annotations
@@ -11,7 +19,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from streamhouse.core.limits import MAX_BATCH_BYTES
+from streamhouse.log.flush_policy import FlushPace
 from streamhouse.log.leased.partition import PartitionLog
+
+NEVER_MS = 2**62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,9 +34,16 @@ class FlushRules:
     busy log is better with fewer and larger objects."""
     segment_max_age_ms: int
     flush_interval_ms: int
+    pace: FlushPace | None = None
+    """None where the WAL is the durability."""
 
     def enough_bytes(self, *, busy: bool) -> int:
         return max(self.segment_max_bytes, self.busy_segment_bytes) if busy else self.segment_max_bytes
+
+    @property
+    def chunk_bytes(self) -> int:
+        """The most bytes one flush takes of one partition. Large ones are uploaded side by side instead."""
+        return MAX_BATCH_BYTES if self.pace is None else max(self.pace.worth_a_put_bytes, self.segment_max_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +52,8 @@ class FlushPlan:
     small: tuple[PartitionLog, ...]
     next_due_ms: int | None
     """If the plan is empty: when to plan again; None if nothing is buffered."""
+    urgent: bool = False
+    """Some partition cannot wait for the budget of PUTs."""
 
     @property
     def empty(self) -> bool:
@@ -42,13 +63,14 @@ class FlushPlan:
 def plan_flush(
     dirty: Iterable[PartitionLog], rules: FlushRules, *, now_ms: int, last_flush_ms: int, busy: bool = False
 ) -> FlushPlan:
-    """``busy``: a flush runs."""
+    """What is due by itself. ``busy``: a flush runs."""
     enough_bytes = rules.enough_bytes(busy=busy)
     large: list[PartitionLog] = []
     small: list[PartitionLog] = []
-    full = False
+    full = urgent = False
     due_ms: int | None = None
     for partition in dirty:
+        urgent = urgent or partition.urgent
         if partition.pending_bytes >= rules.segment_max_bytes:
             large.append(partition)
             if partition.pending_bytes >= enough_bytes:
@@ -59,7 +81,18 @@ def plan_flush(
         at_ms = _due_ms(partition, rules, last_flush_ms)
         due_ms = at_ms if due_ms is None else min(due_ms, at_ms)
     if due_ms is None or due_ms > now_ms:
-        return FlushPlan(large=tuple(large) if full else (), small=(), next_due_ms=due_ms)
+        return FlushPlan(large=tuple(large) if full else (), small=(), next_due_ms=due_ms, urgent=urgent)
+    return FlushPlan(large=tuple(large), small=tuple(small), next_due_ms=None, urgent=urgent)
+
+
+def take_all(dirty: Iterable[PartitionLog], rules: FlushRules, *, most_large: int) -> FlushPlan:
+    """Everything that waits. Not more than ``most_large`` partitions get a segment, and a PUT, of their own; the rest
+    shares a blob."""
+    large: list[PartitionLog] = []
+    small: list[PartitionLog] = []
+    for partition in dirty:
+        own = partition.pending_bytes >= rules.segment_max_bytes and len(large) < most_large
+        (large if own else small).append(partition)
     return FlushPlan(large=tuple(large), small=tuple(small), next_due_ms=None)
 
 
@@ -67,4 +100,11 @@ def _due_ms(partition: PartitionLog, rules: FlushRules, last_flush_ms: int) -> i
     if partition.urgent:
         return 0
     aged_ms = partition.oldest_pending_ms + rules.segment_max_age_ms
-    return min(aged_ms, last_flush_ms + rules.flush_interval_ms) if partition.wanted else aged_ms
+    if not partition.wanted:
+        return aged_ms
+    if rules.pace is None:
+        return min(aged_ms, last_flush_ms + rules.flush_interval_ms)
+    if not partition.readers_waiting:
+        return aged_ms  # the policy decides for producers
+    quiet_ms = partition.oldest_pending_ms + round(rules.pace.quiet_ms)
+    return min(aged_ms, max(quiet_ms, last_flush_ms + rules.flush_interval_ms))

@@ -51,7 +51,7 @@ class Writing:
         budget: WriteBudget,
         stats: LeasedStats,
         health: FlushHealth,
-        on_grown: Callable[[PartitionLog], None],
+        on_grown: Callable[[PartitionLog, PendingBatch], None],
     ) -> None:
         self._wal = wal
         self._wal_is_durable = wal_is_durable
@@ -136,7 +136,7 @@ class Writing:
         stats.appended_batches += 1
         stats.appended_bytes += size
         stats.appended_records += pending.next_offset - pending.base_offset
-        self._on_grown(partition)
+        self._on_grown(partition, pending)
 
     def synced(self, lsn: int) -> None:
         """The WAL has synced everything up to this LSN."""
