@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 
 from serving import FETCH, MIB, PRODUCE, RawClient, client_of, connections_of, hot, serving, until
 
@@ -157,20 +158,21 @@ async def test_requests_being_served_count_against_the_budget() -> None:
 
     async with (
         serving(hot(PRODUCE, wait, pipelined=True), request_memory_bytes=MIB) as server,
-        client_of(server) as client,
         client_of(server) as other,
+        AsyncExitStack() as stack,
     ):
+        clients = [await stack.enter_async_context(client_of(server)) for _ in range(30)]
         body = bytes(MIB // 4)
-        for number in range(12):
-            client.ask(PRODUCE, 0, number, body)
-        await until(lambda: connections_of(server).budget.waiting == 1)
-        assert len(futures) < 8
+        for client in clients:
+            client.ask(PRODUCE, 0, 1, body)
+        await until(lambda: connections_of(server).budget.waiting >= 1)
+        assert len(futures) < 20
         other.ask(18, 0, 1)
-        while len(futures) < 12 or not all(future.done() for future in futures):
+        while len(futures) < 30 or not all(future.done() for future in futures):
             for future in futures:
                 if not future.done():
                     future.set_result(())
             await asyncio.sleep(0)
-        for _ in range(12):
+        for client in clients:
             await client.answer()
         await other.answer()

@@ -9,11 +9,11 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from serving import FETCH, HEARTBEAT, PRODUCE, client_of, cold, echo, heartbeat, hot, serving, until
+from serving import FETCH, HEARTBEAT, MIB, PRODUCE, client_of, cold, echo, heartbeat, hot, serving, until
 
 from streamhouse.core.errors import TopicNotFound
 from streamhouse.gateway.kafka.api import Buffers, Call, CloseConnection
-from streamhouse.gateway.kafka.connection import MAX_FRAMES_PER_TURN
+from streamhouse.gateway.kafka.connection import MAX_FRAMES_PER_TURN, PIPELINED_SHARE
 from streamhouse.gateway.kafka.wire.headers import request_frame
 from streamhouse.gateway.kafka.wire.message import Message
 from streamhouse.gateway.kafka.wire.schema import read_response, write_request
@@ -145,6 +145,39 @@ async def test_pipelined_requests_start_at_once_and_are_answered_in_order() -> N
         assert server.stats.bytes_out == 0
         gate.open(0)
         assert [await client.answer() for _ in range(3)] == [b"\0\0\0%c%d" % (number, number) for number in range(3)]
+
+
+async def test_hundreds_of_small_requests_may_be_pipelined() -> None:
+    """librdkafka without idempotence has a request under way for each batch. Commits take a quarter of a second."""
+    gate = Gate()
+    async with serving(hot(PRODUCE, gate, pipelined=True)) as server, client_of(server) as client:
+        for number in range(1000):
+            client.ask(PRODUCE, 0, number, b"x")
+        await until(lambda: len(gate.waiting) == 1000)
+        for number in range(1000):
+            gate.open(number)
+        for number in range(1000):
+            assert (await client.answer())[:4] == number.to_bytes(4, "big")
+
+
+async def test_one_connection_s_requests_take_only_a_share_of_the_memory() -> None:
+    gate = Gate()
+    async with (
+        serving(hot(PRODUCE, gate, pipelined=True), request_memory_bytes=PIPELINED_SHARE * MIB) as server,
+        client_of(server, limit=1 << 24) as client,
+        client_of(server, limit=1 << 24) as other,
+    ):
+        for number in range(10):
+            client.ask(PRODUCE, 0, number, bytes(MIB // 4))
+        await until(lambda: len(gate.waiting) == 4)
+        other.ask(PRODUCE, 0, 99, b"y")
+        await until(lambda: len(gate.waiting) == 5)
+        for number in range(11):
+            await until(lambda number=number: len(gate.waiting) > number)
+            gate.open(number)
+        assert (await other.answer())[:4] == (99).to_bytes(4, "big")
+        for number in range(10):
+            assert (await client.answer())[:4] == number.to_bytes(4, "big")
 
 
 async def test_others_are_served_one_at_a_time() -> None:

@@ -1,7 +1,8 @@
 """One client's connection: frames in, handlers started, answers out in order. What is asked is not its business.
 
-A frame waits (in the inbox) while the one before it is served, unless that one is pipelined; while the client does not
-take its answers; and after MAX_FRAMES_PER_TURN frames, so that others get their turn. The socket is not read once the
+A frame waits (in the inbox) while the one before it is served, unless that one is pipelined; while the requests under
+way take this connection's share of the memory; while the client does not take its answers; and after
+MAX_FRAMES_PER_TURN frames, so that others get their turn. The socket is not read once the
 inbox holds MAX_WAITING_BYTES that way, or while the memory budget is spent. Up to then it is, because only reading
 shows that a client has gone: what a hot handler awaits is cancelled then, so a handler shields what must go on. A cold
 handler goes on, and its answer is dropped.
@@ -28,8 +29,13 @@ if TYPE_CHECKING:
     from streamhouse.gateway.kafka.connections import Connections
 
 MAX_FRAMES_PER_TURN: Final = 32
-MAX_PIPELINED: Final = 256
-"""Requests of one connection under way; idempotent clients send five, the rest is a runaway loop."""
+MAX_PIPELINED: Final = 8192
+"""Requests of one connection under way. librdkafka without idempotence sends one for each batch that it has: where a
+commit takes 250 ms, this allows 32,000 requests per second. PIPELINED_SHARE bounds their memory."""
+PIPELINED_SHARE: Final = 8
+"""One connection's requests under way may take this part of the memory for requests; with the rest, others go on."""
+SLOT_BYTES: Final = 1024
+"""What a request under way takes beside its bytes: the objects that wait for its answer."""
 READ_WHEN_SPENT_BYTES: Final = 4 * KIB
 """What one read may still bring in when the budget is spent: ten thousand connections then add 40 MB."""
 
@@ -44,6 +50,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._inbox = Inbox(connections.buffers, connections.limits.max_request_bytes)
         self._answers = Answers()
         self._serving: AnswerSlot | None = None
+        self._under_way_bytes = 0
+        self._most_under_way_bytes = connections.limits.request_memory_bytes // PIPELINED_SHARE
         self._stuck = False
         self._yielded = False
         self._draining = False
@@ -129,6 +137,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             or self._draining
             or self._closing
             or len(self._answers.slots) >= MAX_PIPELINED
+            or self._under_way_bytes >= self._most_under_way_bytes
             or self._answers.held_bytes >= self._connections.limits.unsent_high_bytes
         )
 
@@ -155,8 +164,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
             api_key=int.from_bytes(frame[:2], "big", signed=True),
             correlation_id=started.correlation_id,
             flexible=started.flexible,
-            request_bytes=len(frame),
+            request_bytes=len(frame) + SLOT_BYTES,
         )
+        self._under_way_bytes += slot.request_bytes
         slot.future = asyncio.ensure_future(result)
         slot.cancel_with_client = started.cancel_with_client
         self._answers.slots.append(slot)
@@ -180,6 +190,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _take(self, slot: AnswerSlot, future: asyncio.Future[Any]) -> None:
         """Put the answer into its place; of a client that has gone, only the accounts are closed."""
         self._connections.ended(slot)
+        self._under_way_bytes -= slot.request_bytes
         if future.cancelled():
             if not self._closing:
                 self.hang_up("stopped", f"{api_name(slot.api_key)} was cancelled")
