@@ -15,7 +15,7 @@ MINUTES ?= 2
 # Compiled modules are kept, also where the environment says otherwise: else each process of a test compiles them anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup setup-services run demo test test-clients test-kill test-spark fuzz sim chaos check format bench bench-kafka bench-spark docs services-up services-down lock clean
+.PHONY: help setup setup-services run demo test test-clients test-kill test-spark fuzz sim chaos check format bench bench-kafka bench-s3 bench-spark docs services-up services-down lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -68,6 +68,9 @@ bench: setup-services ## the benchmarks (BENCH=name for one)
 
 bench-kafka: setup-services ## beside Apache Kafka 4.2, same client, alternating, in one run (ARGS="--rounds 7 --seconds 5")
 	@$(VENV)/python bench/versus/compare.py $(ARGS)
+
+bench-s3: setup-services ## one agent on PostgreSQL and S3, beside what the S3 server alone can do (ARGS="--only java,latency")
+	@$(VENV)/python bench/versus/s3.py $(ARGS)
 
 bench-spark: ## Spark: reading beside its own Kafka connector and Parquet, writing, freshness, in one run
 	@scripts/setup --spark

@@ -46,7 +46,7 @@ def java_defaults(targets: Both, *, rounds: int, seconds: float) -> None:
     for number in range(rounds):
         for target, figures in zip(targets, found, strict=True):
             with fresh_topic(target, f"java-{number}") as topic:
-                figures.add("mb_s", _perf_test(target, topic, records))
+                figures.add("mb_s", perf_test(target, topic, records))
     show("produce", found, "mb_s", "MB/s", "≥ 1.0 ×")
 
 
@@ -122,7 +122,7 @@ def _standing(target: Target, work: str, *options: str) -> Iterator[None]:
             process.kill()
 
 
-def _perf_test(target: Target, topic: str, records: int) -> float:
+def perf_test(target: Target, topic: str, records: int) -> float:
     arguments = [
         *("--topic", topic, "--num-records", str(records), "--record-size", "1000", "--throughput", "-1"),
         *("--producer-props", f"bootstrap.servers={target.bootstrap}"),
