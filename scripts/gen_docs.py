@@ -216,7 +216,7 @@ what to do next. *Retry* means that the same call may succeed later.
 
 
 def error_classes() -> Iterator[type[errors.StreamHouseError]]:
-    """In the order of the drawing."""
+    """Yield the classes in the order of the drawing."""
     for name in re.findall(r"^    [│├└─ ]*([A-Z]\w+)", errors.__doc__ or "", re.MULTILINE):
         yield getattr(errors, name)
 

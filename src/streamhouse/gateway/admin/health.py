@@ -34,7 +34,7 @@ class HealthProblem:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthReport:
     process: str
-    """For people: "agent a-1", "server without an agent"."""
+    """The name that people read: "agent a-1", "server without an agent"."""
     problems: Sequence[HealthProblem] = ()
 
     @property
