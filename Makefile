@@ -9,7 +9,7 @@ VENV := .venv/bin
 ARGS ?=
 BENCH ?=
 SEEDS ?= 2000
-# Test processes side by side. Two more than cores: tests often wait for a server.
+# Test processes side by side. Four by default: tests often wait for a server. WORKERS=n changes it.
 WORKERS ?= 4
 MINUTES ?= 2
 # Compiled modules are kept, also where the environment says otherwise: else each process of a test compiles them anew.

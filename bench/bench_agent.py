@@ -3,7 +3,7 @@
 Payloads are half random, half text, as facts about compression would have it. CPU counts every thread of the process.
 
 A virtual machine's memory may be the host's until it is first touched, and then the page cache pays 2 ms of kernel time
-for every new MB of file, whoever writes it. Throughput is therefore measured on memory touched a moment before.
+for every new MB of file, by any process. Throughput is therefore measured on memory touched a moment before.
 """
 
 from __future__ import annotations

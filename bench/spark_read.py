@@ -49,7 +49,7 @@ class Contender:
     name: str
     frame: Callable[[], DataFrame]
     server_cpu_s: Callable[[], float]
-    """Of whoever serves the bytes."""
+    """CPU time of the process that serves the bytes."""
     cpu_s: list[float] = field(default_factory=list)
     wall_s: list[float] = field(default_factory=list)
 

@@ -31,7 +31,7 @@ CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_s(root: int) -> float:
-    """Of a process and everything below it, ended children included."""
+    """The CPU time of a process and its descendants, ended children included."""
     parents: dict[int, int] = {}
     spent: dict[int, float] = {}
     for entry in Path("/proc").iterdir():
@@ -52,7 +52,7 @@ def cpu_s(root: int) -> float:
 
 
 class Platform:
-    """On an event loop in a thread of this process, as an embedded one."""
+    """A platform on an event loop in a thread of this process, as an embedded one runs."""
 
     def __init__(self, directory: str) -> None:
         self._loop = asyncio.new_event_loop()

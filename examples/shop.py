@@ -3,7 +3,7 @@
     python examples/shop.py                  everything in a temporary directory; ends by itself
     python examples/shop.py --keep ./shop    keeps the data, to look at with `streamhouse … --data-dir ./shop`
 
-Needs `pip install 'streamhouse[spark]'` and Java 17. Writes shop.svg.
+Needs Java 17 and `pip install '.[spark]'` (in a checkout). Writes shop.svg.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import typer
 import typer.main
 
 from streamhouse.cli import main as cli_main
@@ -171,8 +172,9 @@ Different from Kafka, on purpose: `retention.ms` is 24 hours by default (Kafka: 
 ## With an effect
 
 All values are checked. Compaction and retention are **not built yet**, so `retention.*`, `delete.retention.ms`,
-`min.cleanable.dirty.ratio`, `min.compaction.lag.ms` and `max.compaction.lag.ms` have no effect in this release, and
-`cleanup.policy=compact` only means that every record needs a key: see [limits](../limits.md).
+`min.cleanable.dirty.ratio`, `min.compaction.lag.ms` and `max.compaction.lag.ms` have no effect in this release.
+`cleanup.policy=compact` does not compact yet: every record needs a key, and without `delete` DeleteRecords is refused.
+See [limits](../limits.md).
 
 {table(["name", "type", "default", "valid", "meaning"], active_rows)}
 
@@ -218,7 +220,7 @@ what to do next. *Retry* means that the same call may succeed later.
 
 
 def error_classes() -> Iterator[type[errors.StreamHouseError]]:
-    """In the order of the drawing."""
+    """Yield the classes in the order of the drawing."""
     for name in re.findall(r"^    [│├└─ ]*([A-Z]\w+)", errors.__doc__ or "", re.MULTILINE):
         yield getattr(errors, name)
 
@@ -237,8 +239,8 @@ def kafka_name(each: type[errors.StreamHouseError]) -> str:
 
 def limits_page() -> str:
     parts = [
-        "# Limits\n\nEvery bound in the code, with its reason. They are constants; what a person may choose is a\n"
-        "[setting](settings.md). Whatever is larger is refused before memory is taken for it."
+        "# Limits\n\nThe bounds that several packages use, each with its reason. Bounds of one module are declared in\n"
+        "that module. They are constants; what a person may choose is a [setting](settings.md)."
     ]
     for heading, rows in limit_groups():
         parts.append(f"## {heading}\n\n{table(['limit', 'value', 'reason'], rows)}")
@@ -298,7 +300,7 @@ traceback. Ctrl-C ends a command with one line; `| head` ends it in silence.
 
 def command_blocks(path: str, command: Any) -> Iterator[str]:
     block = [f"## `{path}`", inspect.cleandoc(command.help or "")]
-    rows = [row for row in (option_row(option) for option in command.params) if row]
+    rows = [row for row in (option_row(option, command) for option in command.params) if row]
     if rows:
         block.append(table(["option", "meaning"], rows))
     if any(is_setting_flag(option) for option in command.params):
@@ -320,10 +322,14 @@ def is_setting_flag(option: Any) -> bool:
     return getattr(option, "rich_help_panel", None) == setting_flags.PANEL
 
 
-def option_row(option: Any) -> list[str]:
-    if is_setting_flag(option) or option.name in ("install_completion", "show_completion"):
+def option_row(option: Any, command: Any) -> list[str]:
+    if is_setting_flag(option) or option.hidden or option.name in ("install_completion", "show_completion"):
         return []
-    return [", ".join(map(code, [*option.opts, *option.secondary_opts])), option.help or ""]
+    if option.param_type_name == "argument":
+        return [code(option.metavar or option.name.upper()), option.help or ""]
+    value = "" if option.is_flag else f" {option.display_type_rich(ctx=typer.Context(command))}"
+    names = [*option.opts, *option.secondary_opts]
+    return [", ".join(code(name + value) for name in names), option.help or ""]
 
 
 # Kafka APIs.

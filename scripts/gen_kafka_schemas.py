@@ -112,7 +112,8 @@ def _describe(found: Field[Any]) -> MergedField:
 
 
 def _default(found: Field[Any]) -> Any:
-    """As JSON: absent where there is none, or where it is the type's zero; "null" where it is null on the wire."""
+    """Return the default as JSON: absent where there is none, or where it is the type's zero; "null" for a null on the
+    wire."""
     value, kafka_type = found.default, found.metadata.get("kafka_type")
     if value is MISSING or value == () or (value is None and kafka_type == "uuid"):
         return None

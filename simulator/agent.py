@@ -71,7 +71,7 @@ class Parts:
     adoptions: Adoptions
 
     async def stop(self) -> None:
-        """In the order of app/log_parts.py."""
+        """Stop the parts in the order of app/log_parts.py."""
         self.log.limit_closing(_STOP_TIMEOUT_S)
         await self.member.stop()
         for part in (self.view, self.adoptions, self.flushes, self.topics, self.reader, self.log, self.wal):
@@ -124,8 +124,8 @@ class SimAgent:
             speed=self.dice.uniform(0.99, 1.01),
         )
         self.starved_for: Callable[[], float] | None = None
-        """For how many seconds its process gets no CPU, asked after each round of its event loop; None on an idle
-        machine."""
+        """Returns for how many seconds its process gets no CPU; called after each round of the event loop. None on an
+        idle machine."""
         self.disk = SimDisk(name, self.dice.child("disk"))
         self.metadata_weather = Weather()
         self.store_weather = Weather(latency_ms=(2.0, 20.0), timeout_ms=700.0)
@@ -384,7 +384,7 @@ class SimAgent:
         )
 
     def _room_on_disk(self, log: LeasedLog, member: FleetMember, problem: Exception | None) -> None:
-        """As in app/log_parts.py."""
+        """Report a full disk as app/log_parts.py does."""
         member.report("the write-ahead log's disk", problem)
         if problem is None:
             log.look_for_room()

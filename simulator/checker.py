@@ -245,7 +245,7 @@ class _Judge:
         )
 
     def _was_given_up(self, write: Write, offset: int) -> bool:
-        """By the agent that had acknowledged it; a later leadership of that agent may have taken it out of its WAL."""
+        """Whether the agent that acknowledged it gave it up; a later leadership may have taken it out of its WAL."""
         return any(
             each.base_offset <= offset <= each.end_offset and each.epoch >= (write.epoch or 0)
             for each in self._history.given_up
@@ -358,7 +358,7 @@ def _reads_differ(history: History) -> Iterator[Anomaly]:
 
 
 def _stale_commits(history: History) -> Iterator[Anomaly]:
-    """In the order of events: what stands in the history before a commit had happened before it."""
+    """Read the history in the order of events: what stands before a commit had happened before it."""
     for commit in history.committed:
         later = [led for led in history.led if led.key == commit.key and led.epoch > commit.epoch]
         if later and later[0].at_ms < commit.at_ms:

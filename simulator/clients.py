@@ -49,7 +49,7 @@ class Client:
         return self._by_name[self.dice.pick(self._known or self._bootstrap)]
 
     def is_refused(self, key: PartitionKey, error: NotLeader) -> None:
-        """By an agent that does not lead: some clients believe it when it says who does, all ask again."""
+        """An agent that does not lead has refused it. Some clients believe the leader that it names; all ask again."""
         self.doubts = True
         if error.current_leader is not None and self.dice.chance(0.5):
             self._leaders[key] = error.current_leader

@@ -62,14 +62,14 @@ class Errands:
                 await self._metadata.expire_producers(idle_ms=self.producer_idle_ms, limit=1000)
 
     async def _recreate_topic(self) -> None:
-        """At one instant for producers: they know the new topic's id as soon as the old one is gone."""
+        """Recreate a topic. Producers see one instant: they know the new id as soon as the old topic is gone."""
         name = self.dice.pick(sorted(self.world.topics))
         old = self.world.topics[name]
         await self.world.sqlite.delete_topic(old.topic_id)
         await self.world.create_topic(name, old.partition_count)
 
     async def _flush(self) -> None:
-        """As Spark asks: when it is done, all that had been acknowledged is in objects, unless leaders changed."""
+        """Ask for a flush as Spark does. Afterwards all that was acknowledged is in objects, unless leaders changed."""
         request_id, asked_ms, keys = self.dice.uuid(), self.world.now_ms(), self.world.keys()
         await self._metadata.request_flush(request_id, keys, ttl_ms=_FLUSH_TTL_MS)
         while self.world.now_ms() < asked_ms + _FLUSH_TTL_MS / 2:

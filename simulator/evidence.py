@@ -67,7 +67,7 @@ def dump(metadata: SqliteMetadata) -> bytes:
 
 
 def restore(metadata: SqliteMetadata, data: bytes) -> None:
-    """On a new connection: SQLite crashes when a prepared statement with json_each outlives ``deserialize``."""
+    """Uses a new connection: SQLite crashes when a prepared statement with json_each outlives ``deserialize``."""
     engine = metadata._engine
     old, engine._connection = _connection(metadata), connect(MEMORY, busy_timeout_ms=0)
     old.close()

@@ -26,7 +26,7 @@ class Write:
     sequence: int | None = None
     """The place of an idempotent producer's batch among all that it wrote; what its client made of it is below."""
     identities: set[tuple[int, int, int]] = field(default_factory=set)
-    """Under which producer id, epoch and sequence it was sent: each of them is at most once in the log."""
+    """The producer ids, epochs and sequences under which it was sent: each of them is at most once in the log."""
     attempts: int = 0
     """How often it was sent; each may have arrived, whatever the answers."""
     acked_ms: float | None = None
@@ -35,7 +35,7 @@ class Write:
     taken_ms: float | None = None
     """When that agent gave it its offsets."""
     epoch: int | None = None
-    """Under which leadership it was acknowledged."""
+    """The epoch of the leadership that acknowledged it."""
     error: str = ""
     """Why the producer gave up."""
 

@@ -36,7 +36,7 @@ class _Partition:
         self.queue: list[Batch] = []
         """Not in flight, in order."""
         self.tracked: list[Batch] = []
-        """With a sequence and without an outcome, in order: in flight, or to be sent again."""
+        """Batches that have a sequence and no outcome, in order: they are in flight, or will be sent again."""
         self.epoch = epoch
         self.next_sequence = 0
         self.last_acked = -1

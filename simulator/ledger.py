@@ -53,7 +53,7 @@ class Ledger:
             wrong.append(f"LSNs {missing} were synced, not settled, and are gone")
         for lsn in [lsn for lsn in self._written if lsn not in found]:
             del self._written[lsn]
-        self._synced = found.copy()  # a recovered frame was synced before anyone relied on it
+        self._synced = found.copy()  # a recovered frame was synced before any part relied on it
         self._settled &= found
         return wrong
 

@@ -104,7 +104,7 @@ class Lane:
         return self.loop.call_later(delay_s, callback, *args, context=self.context)
 
     def pause(self) -> None:
-        """Until there was a ``resume`` for each ``pause``."""
+        """Stop the lane until there was a ``resume`` for each ``pause``."""
         self._holds += 1
         self.paused = True
 

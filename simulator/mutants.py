@@ -28,7 +28,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *mutants_losses.MUTANTS,
 )
 MOST_SEEDS: Final = 500
-"""Within so many each of them must be found."""
+"""Each variant must be found within so many seeds."""
 LIKELY_SEEDS: Final = {
     "46 for a gap": 62,
     "WAL settled too early": 4,

@@ -82,7 +82,7 @@ def _ignore(problem: str) -> None:
 
 
 def _epoch_reset_on_release(stack: ExitStack, world: World, errands: Errands) -> None:
-    """As if a release deleted the lease's row, and the next leader began at epoch 1 again."""
+    """A release deletes the lease's row, and the next leader begins at epoch 1 again."""
 
     def make(original: Any) -> Any:
         def release_leases(tx: Any, holder: Any, held: Any) -> Any:

@@ -14,7 +14,7 @@ from simulator.world import World
 _LAG_MS: Final = 340.0  # less than the members' time-out for one call, more than their margin
 _MINUTES_MS: Final = 300_000
 _STARVED_ROUNDS: Final = 0.25
-"""After how many of its rounds an event loop on a busy machine has to wait."""
+"""The share of its rounds after which an event loop on a busy machine has to wait."""
 _POINTS: Final = (
     ("sync", "sent"),
     ("sync", "sent"),
@@ -181,8 +181,8 @@ class Nemesis:
             self.world.loop.world.call_later(self.dice.uniform(0.3, 2.2) * LEASE_TTL_MS / 1000, lane.resume)
 
     def _starved_for(self, dice: Dice) -> float:
-        """For how many seconds a process does not run now, because its machine is busy. In the next round of its event
-        loop it finds all that came meanwhile, and all that was due."""
+        """Return for how many seconds a process does not run now, because its machine is busy. In the next round of its
+        event loop it finds all that came meanwhile, and all that was due."""
         if self._healed or not dice.chance(_STARVED_ROUNDS):
             return 0.0
         return dice.uniform(0, self.world.scenario.starved_ms) / 1000
@@ -218,7 +218,7 @@ class Nemesis:
             self.world.lose_last_commits()
 
     def _fill_disk(self, agent: SimAgent) -> None:
-        """Until there is room again, also for a process that starts meanwhile."""
+        """The disk has no room, also for a process that starts meanwhile, until there is room again."""
         agent.disk.failing = "create"
 
         def mend() -> None:

@@ -37,7 +37,7 @@ class Weather:
     repeated: float = 0.0
     cut: bool = False
     lag_ms: float = 0.0
-    """On top of the latency: how late replies come, at most. Requests are a little slow too."""
+    """How late replies come at most, on top of the latency. Requests are a little slow too."""
 
     def calm(self) -> None:
         self.lost_request = self.lost_reply = self.delayed = self.repeated = 0.0

@@ -92,7 +92,7 @@ class Sink:
         return writes
 
     async def _write(self, topic: Topic, number: int, writes: Sequence[Write]) -> None:
-        """Until it is known to be in the log, or its topic is gone."""
+        """Write a batch, again and again, until it is known to be in the log or its topic is gone."""
         batch = BatchId(query_id=self._name, batch_id=number)
         while True:
             if self.world.over:

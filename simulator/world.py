@@ -32,7 +32,7 @@ from streamhouse.metadata.sqlite.store import SqliteMetadata
 from streamhouse.objectstore.memory import MemoryStore
 
 _RETRY_LIMIT_MS: Final = 40_000.0
-"""After everything has healed; a client that still cannot write by then has met a bug."""
+"""How long clients try after everything has healed. A client that still cannot write by then has met a bug."""
 _NEVER_UNDONE: Final = frozenset(
     {
         "acquire_leases",

@@ -103,7 +103,7 @@ def consume(arguments: argparse.Namespace) -> dict[str, float]:
 
 
 def latency(arguments: argparse.Namespace) -> dict[str, float]:
-    """From produce() to the delivery report."""
+    """Measure the time from produce() to the delivery report."""
     producer = producer_of(arguments)
     values = payloads(arguments.size)
     taken: list[float] = []

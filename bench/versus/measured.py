@@ -23,7 +23,7 @@ MB = 1_000_000
 
 @dataclass(slots=True)
 class Figures:
-    """Per figure, one value a round."""
+    """The values of each figure, one for each round."""
 
     values: dict[str, list[float]] = field(default_factory=dict)
 

@@ -29,12 +29,12 @@ class Target:
     bootstrap: str
     pid: int
     ready_s: float
-    """From the start of its process to the first answered request."""
+    """The time from the start of its process to the first answered request."""
 
 
 @contextlib.contextmanager
 def start_streamhouse(*arguments: str, directory: Path | None = None) -> Iterator[Target]:
-    """On embedded defaults. A directory that is given is kept."""
+    """Start StreamHouse on embedded defaults. A directory that is given is kept."""
     home = directory or Path(tempfile.mkdtemp(prefix="bench-streamhouse-"))
     (port,) = free_ports(1)
     bootstrap = f"127.0.0.1:{port}"

@@ -28,7 +28,7 @@ def usage(pid: int) -> Usage:
 
 
 def age_s(pid: int) -> float:
-    """Since the process was started."""
+    """Return the time since the process was started."""
     started_ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     return time.clock_gettime(time.CLOCK_BOOTTIME) - started_ticks * _TICK_S
 

@@ -29,7 +29,7 @@ BEFORE, BAD, ALL = list(range(10)), range(10, 20), list(range(30))
 
 @pytest.fixture(params=["local", "s3"])
 def platform(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RunningStreamHouse]:
-    """Without caches: what is read comes from the store. Three objects in partition 0, one in partition 1."""
+    """A platform without caches: it reads from the store. Three objects in partition 0, one in partition 1."""
     options: dict[str, Any] = {
         "data_dir": str(tmp_path / "streamhouse"),
         "kafka_enabled": True,

@@ -193,7 +193,7 @@ class NoStore:
         return getattr(self._inner, name)
 
     async def put(self, *arguments: Any, **options: Any) -> Any:
-        raise StoreUnavailable("nobody is there")
+        raise StoreUnavailable("no server is there")
 
 
 @pytest.mark.parametrize("durability", ["wal", "object"])

@@ -79,7 +79,7 @@ async def test_r2_a_missing_wal_is_refused_and_no_new_one_is_made_in_its_place(t
 
 
 async def test_a_second_object_store_beside_one_metadata_store_is_refused(tmp_path: Path) -> None:
-    """As when only ``metadata.url`` is set: each agent's objects would be in its own directory."""
+    """This happens when only ``metadata.url`` is set: each agent's objects would be in its own directory."""
     shared = f"sqlite://{tmp_path}/shared.db"
     for _ in range(2):
         async with StreamHouse.open(data_dir=str(tmp_path / "one"), metadata_url=shared, agent_id="agent-1"):

@@ -66,7 +66,7 @@ async def a_write_that_is_not_acknowledged_in_time_may_be_written_later(on: Scen
 
 
 async def _never(*_: object) -> None:
-    """In place of the wait for a partition: the time-out comes first."""
+    """Replaces the wait for a partition: the time-out comes first."""
     await asyncio.sleep(5 * SOON_S)
 
 

@@ -1,4 +1,4 @@
-"""One timer for many deadlines: those that pass are told once, the others never, and it stops when nobody is left."""
+"""One timer for many deadlines: those that pass are told once, the others never, and it stops when none is left."""
 
 from __future__ import annotations
 

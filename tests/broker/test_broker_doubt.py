@@ -95,7 +95,7 @@ async def test_a_look_that_waits_is_woken() -> None:
 
 @pytest.mark.parametrize("count", [1, 16])
 async def test_a_look_may_begin_between_two_changes_without_losing_one(count: int) -> None:
-    """As the cluster view uses it: take what is in doubt, clear it, look; what comes meanwhile is for the next look."""
+    """The cluster view uses it so: take what is in doubt, clear it, look; what comes meanwhile is for the next look."""
     doubt = Doubt()
     doubt.add(keys(count))
     taken = set(doubt.keys)

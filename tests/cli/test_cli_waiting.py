@@ -1,4 +1,4 @@
-"""A command that waits for one of its stores says so before anyone wonders, on stderr."""
+"""A command that waits for one of its stores says so soon, on stderr."""
 
 from __future__ import annotations
 

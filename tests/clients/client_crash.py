@@ -48,7 +48,7 @@ def crash(ground: Ground) -> Iterator[Cell]:
     values = Counter(record["value"] for record in log)
     sent = {base64.b64encode(str(number).encode()).decode() for number in range(COUNT)}
     problems = [
-        "" if killed else "nobody was killed",
+        "" if killed else "no broker was killed",
         f"failed: {seen['failed']}" if seen["failed"] else "",
         f"{COUNT - seen['acked']} not acknowledged" if seen["acked"] != COUNT else "",
         f"the reader missed {seen['missing']}" if seen["missing"] else "",

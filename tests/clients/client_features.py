@@ -37,7 +37,7 @@ class Ground:
     client: Client
     target: Target
     admin: Client
-    """Makes the topics, whoever is tested: not every client can."""
+    """Makes the topics for every client that is tested: not every client can."""
     base_ms: int
 
     def name(self, story: str) -> str:
@@ -62,7 +62,7 @@ class Ground:
             raise RuntimeError(f"topic {topic} was not filled: {made.value} {made.stderr}")
 
     def read_all(self, topic: str, count: int) -> list[dict[str, Any]]:
-        """By the client that all others are measured with."""
+        """Read with the client that all others are measured with."""
         args = {"count": count, "timeout_ms": 20_000}
         answer = Run(self.admin, "consume", self.target.bootstrap, topic, args)()
         if not answer.ok:
@@ -92,7 +92,7 @@ def write_topic(client: Client) -> str:
 
 
 def written(client: Client, base_ms: int) -> dict[int, list[dict[str, Any]]]:
-    """By partition: one codec each."""
+    """Write, to each partition with one codec, and return the records by partition."""
     return {number: records_for(codec, client.cannot, base_ms) for number, codec in enumerate(CODECS)}
 
 
@@ -155,7 +155,7 @@ def acks(ground: Ground) -> Iterator[Cell]:
 
 
 def positions(ground: Ground) -> Iterator[Cell]:
-    """From the start, from a time, from the end, of a topic whose every partition has records in several batches."""
+    """Read from the start, a time and the end of a topic whose every partition has records in several batches."""
     topic = ground.create(ground.name("positions"), 3)
     for start in (0, 4):
         ground.fill(topic, [_timed(ground.base_ms, number, start, 4) for number in range(3)])
@@ -289,7 +289,7 @@ def resume(ground: Ground) -> Iterator[Cell]:
 
 
 def idempotence(ground: Ground) -> Iterator[Cell]:
-    """Through a proxy that loses requests and answers: every record once, in order."""
+    """Write through a proxy that loses requests and answers: every record is there once, in order."""
     feature = "idempotence under retries"
     proxy = ground.target.proxy
     if proxy is None:

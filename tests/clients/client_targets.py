@@ -57,7 +57,7 @@ class Target:
     kill_one: Callable[[], None] | None = None
     """Kill -9 a broker; only of three."""
     heal: Callable[[], None] | None = None
-    """Bring back whoever was killed."""
+    """Bring back the brokers that were killed."""
 
 
 @contextlib.contextmanager
@@ -152,7 +152,7 @@ class StreamHouseService(Service):
 
 @contextlib.contextmanager
 def streamhouse_alone() -> Iterator[Target]:
-    """On embedded defaults, as ``streamhouse dev`` runs it."""
+    """Run StreamHouse on embedded defaults, as ``streamhouse dev`` does."""
     with LossyProxy() as proxy:
         ports = free_ports(2)
         advertised = f"{LOOPBACK}:{ports[0]},{LOOPBACK}:{proxy.port}"

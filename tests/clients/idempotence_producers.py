@@ -87,7 +87,7 @@ class KafkaPython:
 
 
 class Aiokafka:
-    """In an event loop of its own, because the test is not asynchronous."""
+    """Runs aiokafka in an event loop of its own, because the test is not asynchronous."""
 
     def __init__(self, port: int) -> None:
         self._loop = asyncio.new_event_loop()

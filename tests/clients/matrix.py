@@ -103,7 +103,7 @@ def run_three(
 
 
 def cross(ground: Ground, writers: Sequence[Client]) -> Iterator[Cell]:
-    """One client reads what all have written: bytes-identical, whoever wrote and with whatever codec."""
+    """One client reads what all have written: identical bytes, from every writer and with every codec."""
     wanted = {write_topic(writer): written(writer, ground.base_ms) for writer in writers}
     count = sum(len(records) for topic in wanted.values() for records in topic.values())
     answer = ground.run("consume", topics=list(wanted), count=count, timeout_ms=40_000)

@@ -28,7 +28,7 @@ from streamhouse.wire.records import decode_records
 
 TOPIC: Final = "scripted"
 LOSE_THE_ANSWER: Final = -2
-"""In place of an error code: the batch is written, and the connection is closed without an answer."""
+"""Stands in place of an error code: the batch is written, and the connection is closed without an answer."""
 
 _PRODUCE, _FETCH, _LIST_OFFSETS, _METADATA, _FIND_COORDINATOR, _API_VERSIONS, _INIT_PRODUCER_ID = 0, 1, 2, 3, 10, 18, 22
 _OFFERED: Final = {
@@ -90,7 +90,7 @@ class ScriptedBroker:
         self._script = script
         self._waiting: list[_Waiting] = []
         self._windows: dict[int, tuple[int, list[tuple[int, int]]]] = {}
-        """By producer id: its epoch, and its last batches as (sequence, offset)."""
+        """The epoch of each producer id, and its last batches as (sequence, offset)."""
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._next_producer_id = 1000
         self._loop = asyncio.new_event_loop()

@@ -1,6 +1,6 @@
 """A fleet of members in one virtual-time event loop, on one real SQLite store, with a link per agent that can fail.
 
-Time passes only when everybody sleeps, so hours of leases run in milliseconds and no test depends on how fast it runs.
+Time passes only when all tasks sleep, so hours of leases run in milliseconds and no test depends on how fast it runs.
 The fleet watches all the while that no two agents hold a valid guard on the same key.
 """
 
@@ -152,7 +152,7 @@ class FleetAgent:
         return self.member.lease_table.guard(key).valid()
 
     async def kill(self) -> None:
-        """Like kill -9: the store hears nothing of it."""
+        """End as by kill -9: the store hears nothing of it."""
         self.link.down = True
         await self.member.stop(graceful=False)
 

@@ -101,7 +101,7 @@ def test_s3_10_what_is_wanted_and_free_is_acquired() -> None:
         make_lease(K3, ME, run=EARLIER_RUN),
         make_lease(K4, ME),
     )
-    assert made.acquire == [K0, K1, K3, K4], "not what somebody else still holds: that is theirs to hand over"
+    assert made.acquire == [K0, K1, K3, K4], "not what another agent still holds: that agent must hand it over"
     assert made == LeasePlan(acquire=made.acquire)
 
 

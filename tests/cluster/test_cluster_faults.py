@@ -25,7 +25,7 @@ def test_r20_an_agent_that_sleeps_past_its_leases_trusts_nothing_when_it_wakes()
         await asyncio.sleep(10)
         assert a.partitions == set(), "they are the rival's"
         assert [key for key, _ in a.owner.losses if key in topic.partition_keys()] == topic.partition_keys()
-        assert set(a.owner.open) == SLOTS, "what nobody took is taken again"
+        assert set(a.owner.open) == SLOTS, "what no agent took is taken again"
         assert set(a.owner.open.values()) == {2}
 
     fleet_story(story)

@@ -135,6 +135,6 @@ def test_a_subscription_that_failed_once_is_over_when_the_next_one_stands(
         assert len(said(caplog, "the metadata store works again")) == 1
 
     def refused() -> None:
-        raise MetadataUnavailable("nobody listens")
+        raise MetadataUnavailable("no server listens")
 
     fleet_story(story)

@@ -62,7 +62,7 @@ class LoadingOwner(Ledger):
 
 
 async def write_windows(fleet: Fleet, topic: Topic) -> None:
-    """As a former leader, whose lease is over at once."""
+    """Write as a former leader, whose lease is over at once."""
     holder = Holder(agent_id="former", incarnation=fleet.ids.uuid(), wal_id=fleet.ids.uuid())
     run = [
         BatchRun(producer_id=producer, producer_epoch=0, base_sequence=0, record_count=1, byte_length=10, **TIMES)

@@ -90,7 +90,7 @@ def test_what_is_held_only_since_the_look_is_not_judged_by_it() -> None:
 
 
 def test_r1_an_agent_that_took_the_lease_ends_the_leadership_here() -> None:
-    """By hand, as an operator may: the next tick or renewal finds out."""
+    """The lease is taken by hand, as an operator may do: the next tick or renewal finds out."""
 
     async def story(fleet: Fleet) -> None:
         topic = await fleet.topic(partitions=2)
@@ -175,7 +175,7 @@ def test_at_most_64_leases_are_handed_over_at_a_time() -> None:
 
 
 def test_what_the_store_has_in_this_agents_name_and_it_should_not_lead_is_given_back() -> None:
-    """As after an acquisition whose answer was lost, while the ring changed."""
+    """This is the state after an acquisition whose answer was lost, while the ring changed."""
 
     async def story(fleet: Fleet) -> None:
         topic = await fleet.topic(partitions=2, group="elsewhere")

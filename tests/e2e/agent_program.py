@@ -158,7 +158,7 @@ async def _acknowledged(done: asyncio.Future[None], answer: Answer) -> Answer:
 
 
 def say(line: str) -> None:
-    """At once: the next thing may be a kill."""
+    """Print the line at once: the next thing may be a kill."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 

@@ -31,7 +31,7 @@ class Unreachable(Exception):
 
 
 class Unanswered(Exception):
-    """Sent, and the connection ended: nobody knows what became of it."""
+    """It was sent, and the connection ended: what became of it is not known."""
 
 
 class Refused(Exception):
@@ -46,7 +46,7 @@ FAILURES: Final = (Unreachable, Unanswered, Refused)
 
 
 class Connection:
-    """To one agent's door. Requests are sent in the order of the calls."""
+    """A connection to one agent's door. Requests are sent in the order of the calls."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -128,7 +128,7 @@ class Router:
         except StreamHouseError as error:
             raise Unreachable(str(error)) from error
         if lease is None or lease.expired or lease.agent_id not in addresses:
-            raise Unreachable(f"nobody leads {key}")
+            raise Unreachable(f"no agent leads {key}")
         return lease.agent_id, await self._connected(addresses[lease.agent_id])
 
     async def _connected(self, address: str) -> Connection:
@@ -189,7 +189,7 @@ class Ledger:
             self.contradictions.append(f"{key}: offset {offset} read {before!r} and then {value!r}")
 
     def longest_gaps_s(self, *, since_s: float) -> dict[PartitionKey, float]:
-        """Per partition, the longest time without any acknowledgement from ``since_s`` on."""
+        """Return, for each partition, the longest time without any acknowledgement from ``since_s`` on."""
         times: defaultdict[PartitionKey, list[float]] = defaultdict(lambda: [since_s])
         for write in sorted(self.acknowledged(), key=lambda write: write.acked_s):
             if write.acked_s >= since_s:

@@ -31,7 +31,7 @@ from streamhouse.testing.services import S3Service
 from streamhouse.testing.services.ports import free_ports
 
 SEED: Final = int(os.environ.get("SEED") or int.from_bytes(os.urandom(4), "big"))
-"""Of what stories choose at random; the variable SEED brings the same choices again, though not the same instants."""
+"""The seed of what stories choose at random; the variable SEED brings the same choices again, not the same instants."""
 
 C = TypeVar("C", bound=Client)
 
@@ -42,7 +42,7 @@ SHORT_LEASES: Final[Mapping[str, str]] = {
     "agent.liveness_timeout": "2s",
     "assigner.interval": "500ms",
 }
-"""As short as a busy machine bears: a death costs seconds."""
+"""The settings of short leases, as short as a busy machine bears: a death costs seconds."""
 SMALL_FILES: Final[Mapping[str, str]] = {"wal.file_bytes": "1MiB", "segment.max_bytes": "64KiB"}
 """So that a few seconds of writing fill files, recycle them, and make segments of their own."""
 
@@ -171,7 +171,7 @@ class Stage(AsyncExitStack):
         return self.keys
 
     async def leaders(self) -> dict[PartitionKey, str]:
-        """By the metadata, unexpired leases only."""
+        """Return the leaders by the metadata, from unexpired leases only."""
         return {key: lease.agent_id for key, lease in (await self.leases()).items() if not lease.expired}
 
     async def leases(self) -> dict[PartitionKey, Lease]:
@@ -179,7 +179,7 @@ class Stage(AsyncExitStack):
         return {lease.key: lease for lease in listed if isinstance(lease.key, PartitionKey)}
 
     async def all_led_by(self, agents: Iterable[Agent]) -> None:
-        """Returns once these and nobody else serve every partition, by their own account."""
+        """Returns once these agents, and no others, serve every partition, by their own account."""
         team = list(agents)
 
         async def served() -> bool:
@@ -211,7 +211,7 @@ class Stage(AsyncExitStack):
     # Clients.
 
     async def busy_clients(self) -> list[Client]:
-        """On every partition: an idempotent producer, a plain one that wants all, a plain one with acks=1, a reader."""
+        """Start on every partition an idempotent producer, plain ones with acks=all and acks=1, and a reader."""
         ids = iter(await self.stores.metadata.allocate_producer_ids(len(self.keys)))
         clients: list[Client] = []
         for key in self.keys:

@@ -66,20 +66,20 @@ async def _read_entry(store: ObjectStore, entry: Entry) -> list[str]:
 
 
 def judge(
-    logs: Mapping[PartitionKey, StoredLog], ledger: Ledger, *, wal_is_durable: bool, everybody_led_last: bool = False
+    logs: Mapping[PartitionKey, StoredLog], ledger: Ledger, *, wal_is_durable: bool, every_agent_led_last: bool = False
 ) -> list[str]:
     """What is wrong, in words; nothing when all is well.
 
     ``wal_is_durable``: every acknowledgement is final. Otherwise an acks=1 record without producer id may have been
     overtaken by another agent's leadership; it must then have come back once its agent led again (R4), which
-    ``everybody_led_last`` promises for all of them.
+    ``every_agent_led_last`` promises for all of them.
     """
     problems = list(ledger.contradictions)
     by_key: defaultdict[PartitionKey, list[Write]] = defaultdict(list)
     for write in ledger.writes:
         by_key[write.key].append(write)
     for key, writes in by_key.items():
-        trial = _Trial(logs[key], writes, wal_is_durable=wal_is_durable, everybody_led_last=everybody_led_last)
+        trial = _Trial(logs[key], writes, wal_is_durable=wal_is_durable, every_agent_led_last=every_agent_led_last)
         problems.extend(f"{key.partition}: {problem}" for problem in trial.problems())
     for (key, offset), value in ledger.seen.items():
         there = logs[key].values[offset : offset + 1]
@@ -92,12 +92,12 @@ class _Trial:
     """One partition's."""
 
     def __init__(
-        self, log: StoredLog, writes: Sequence[Write], *, wal_is_durable: bool, everybody_led_last: bool
+        self, log: StoredLog, writes: Sequence[Write], *, wal_is_durable: bool, every_agent_led_last: bool
     ) -> None:
         self._log = log
         self._writes = writes
         self._wal_is_durable = wal_is_durable
-        self._everybody_led_last = everybody_led_last
+        self._every_agent_led_last = every_agent_led_last
         self._places: defaultdict[str, list[int]] = defaultdict(list)
         for offset, value in enumerate(log.values):
             self._places[value].append(offset)
@@ -114,7 +114,7 @@ class _Trial:
         known = {value for write in self._writes for value in write.values}
         for value, places in self._places.items():
             if value not in known:
-                yield f"{value!r} at {places}, and nobody wrote it here"
+                yield f"{value!r} at {places}, and it was not written here"
             elif len(places) > 1:
                 yield f"{value!r} is there {len(places)} times: {places}"
 
@@ -132,7 +132,7 @@ class _Trial:
         if self.is_final(write) or not self._overtaken(write, offset):
             there = self._log.values[offset : offset + 1]
             yield f"{told}: there is {there}; it is at {places}" if places else f"{told}: lost; there is {there}"
-        elif not places and self._everybody_led_last:
+        elif not places and self._every_agent_led_last:
             yield f"{told}, overtaken by another leader: never came back"
 
     def is_final(self, write: Write) -> bool:

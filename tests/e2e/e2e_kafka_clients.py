@@ -54,7 +54,7 @@ class KafkaLedger:
     """Written by many threads, each line by one append."""
 
     sent: defaultdict[tuple[str, int], list[str]] = field(default_factory=lambda: defaultdict(list))
-    """By producer and partition, in the order of sending."""
+    """The values that were sent, by producer and partition, in the order of sending."""
     exactly_once: set[str] = field(default_factory=set)
     """Producers whose records may not be there twice."""
     acks: list[Event] = field(default_factory=list)
@@ -65,7 +65,7 @@ class KafkaLedger:
     """What clients bore with; for people."""
 
     def longest_gaps_s(self, events: Sequence[Event], *, since_s: float) -> dict[tuple[str, int], float]:
-        """By client or group and partition, the longest silence from ``since_s`` on."""
+        """Return the longest silence from ``since_s`` on, by client or group and partition."""
         times: defaultdict[tuple[str, int], list[float]] = defaultdict(lambda: [since_s])
         for event in list(events):
             if event.at_s >= since_s:

@@ -31,7 +31,7 @@ def _strangers(places: Mapping[int, Mapping[str, Sequence[int]]], ledger: KafkaL
         for value, at in found.items():
             who = writers.get((partition, value))
             if who is None:
-                yield f"{partition}: {value!r} at {at}, and nobody sent it here"
+                yield f"{partition}: {value!r} at {at}, and it was not sent here"
             elif len(at) > 1 and who in ledger.exactly_once:
                 yield f"{partition}: {value!r} is there {len(at)} times: {at}"
 

@@ -99,7 +99,7 @@ class KafkaStage:
         return Counter((await self.stage.leaders()).values())
 
     async def led_by(self, *names: str) -> None:
-        """By the store: all partitions, by all of these and nobody else."""
+        """Wait until the store says that these agents, and no others, lead all partitions."""
 
         async def led() -> bool:
             leaders = await self.stage.leaders()
@@ -117,7 +117,7 @@ class KafkaStage:
         return self._add(KafkaProducer(name, self.bootstrap, TOPIC, self.partitions, self.ledger, **config))
 
     def group(self, name: str, members: int, **config: Any) -> None:
-        """From now on watched in the store, too."""
+        """Start a group; from now on it is watched in the store, too."""
         self.groups.append(name)
         for number in range(members):
             self._add(KafkaMember(f"{name}-{number}", name, self.bootstrap, TOPIC, self.ledger, **config))
@@ -176,7 +176,7 @@ class KafkaStage:
         self._act_began_s = time.monotonic()
 
     async def act_ends(self, name: str) -> None:
-        """After everybody has gone on."""
+        """End the act after every client has gone on."""
         await self.progress()
         gaps = [
             max(self.ledger.longest_gaps_s(events, since_s=self._act_began_s).values(), default=0.0)
@@ -191,7 +191,7 @@ class KafkaStage:
         await self._join([client for client in self.clients if isinstance(client, KafkaProducer)])
 
     async def finish_groups(self) -> None:
-        """After they have read and committed everything."""
+        """End the groups after they have read and committed everything."""
         ends = await in_thread(lambda: end_offsets(self.bootstrap, TOPIC, self.partitions))
 
         def all_read() -> bool:
@@ -212,7 +212,7 @@ class KafkaStage:
             client.tell_to_end()
 
     async def read_back(self) -> dict[int, list[str]]:
-        """Through the port."""
+        """Read all records through the port."""
         return await in_thread(lambda: read_back(self.bootstrap, TOPIC, self.partitions))
 
     async def logs(self) -> dict[int, list[str]]:

@@ -105,7 +105,7 @@ class Process:
         return await self.exited()
 
     async def paused(self) -> None:
-        """Returns when the kernel has stopped it, by whoever's signal."""
+        """Returns when a signal has stopped it, from any sender."""
         await eventually(f"{self.name} is stopped", lambda: _state(self.pid) in "Tt", every_s=_POLL_S)
 
     def output(self) -> str:

@@ -38,17 +38,17 @@ WRITE_POINTS: Final = (
     "write.after",  # with the kernel, not synced
     "rename.before",  # a file of the WAL is opened or recycled
     "rename.after",
-    "synced.before",  # on the disk, nobody told
+    "synced.before",  # on the disk, and no client was told
     "synced.after",  # acknowledged, the answers hardly sent
     "put.before",
     "put.after",  # an object that nothing refers to
     "commit.before",
-    "commit.after",  # committed, and nobody here has heard
+    "commit.after",  # committed, and this process has not heard of it
     "settle.before",
     "settle.after",
 )
 RECOVERY_POINTS: Final = (
-    "acquire.after",  # a new epoch that nobody serves
+    "acquire.after",  # a new epoch that no agent serves
     "producers.before",
     "producers.after",  # in the middle of opening partitions
 )
@@ -125,7 +125,7 @@ class Traps:
         setattr(owner, name, outer)
 
     def _around_callbacks(self, owner: type, name: str, point: str) -> None:
-        """For a method that registers a callback: the trap stands around each call of it."""
+        """Set a trap at a method that registers a callback: the trap stands around each call of it."""
         inner = getattr(owner, name)
 
         @wraps(inner)

@@ -20,7 +20,7 @@ from streamhouse.core.ids import PartitionKey
 from streamhouse.core.randomness import SystemRandomness
 from streamhouse.log.wal import WalOptions, open_wal
 
-NOBODY_FLUSHES = {"segment.max_age": "1h"}
+NO_FLUSHES_BY_AGE = {"segment.max_age": "1h"}
 
 
 async def written(stage: Stage, node: Agent, count: int) -> list[str]:
@@ -66,8 +66,8 @@ async def unsettled_records(stage: Stage) -> int:
 async def test_r23_a_metadata_store_that_does_not_fit_the_wal_ends_the_start_and_says_what_would_be_lost(
     tmp_path: Path,
 ) -> None:
-    """Without a change to either, so that the right metadata store can be brought back."""
-    async with single_stage(tmp_path, NOBODY_FLUSHES) as stage:
+    """Neither store is changed, so that the right metadata store can be brought back."""
+    async with single_stage(tmp_path, NO_FLUSHES_BY_AGE) as stage:
         node = stage.agent("node")
         await node.up()
         (key,) = await stage.create_topics(node, {"orders": 1})
@@ -96,7 +96,7 @@ def set_watermark(database: Path, high_watermark: int) -> None:
 
 
 async def test_s3_17_sigterm_brings_everything_out_and_the_next_start_replays_nothing(tmp_path: Path) -> None:
-    async with single_stage(tmp_path, NOBODY_FLUSHES) as stage:
+    async with single_stage(tmp_path, NO_FLUSHES_BY_AGE) as stage:
         node = stage.agent("node")
         await node.up()
         (key,) = await stage.create_topics(node, {"orders": 1})
@@ -113,7 +113,7 @@ async def test_s3_17_sigterm_brings_everything_out_and_the_next_start_replays_no
 
 
 async def test_dev_killed_and_started_again_replays_what_was_acknowledged(tmp_path: Path) -> None:
-    async with single_stage(tmp_path, NOBODY_FLUSHES) as stage:
+    async with single_stage(tmp_path, NO_FLUSHES_BY_AGE) as stage:
         node = stage.agent("node")
         await node.up()
         (key,) = await stage.create_topics(node, {"orders": 1})

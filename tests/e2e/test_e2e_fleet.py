@@ -1,7 +1,7 @@
 """S3.22, with the timings people get from `--profile fast`: join, spread, death, take-over, join again, leave in order.
 
-A producer with acks=all runs on every partition from the first minute to the last. How long anybody had to wait is told
-at the end of the run and not judged.
+A producer with acks=all runs on every partition from the first minute to the last. How long a producer had to wait is
+told at the end of the run and not judged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FAST = {"profile": "fast"}
 
 
 class Service:
-    """As its producers feel it: the longest silence of any partition in each act of the story."""
+    """The service as its producers see it: the longest silence of any partition in each act of the story."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -34,7 +34,7 @@ class Service:
         self.acts: list[str] = []
 
     async def act_ends(self, name: str) -> None:
-        """After every partition has been written to again."""
+        """End the act after every partition has been written to again."""
         await self._stage.acknowledged_since(5)
         gaps = self._stage.ledger.longest_gaps_s(since_s=self._began_s)
         worst = max(gaps.values())
@@ -82,7 +82,7 @@ async def test_s3_22_agents_join_die_and_leave_and_every_acks_all_record_is_ther
         await service.act_ends(f"SIGTERM to {leaver.name}")
 
         await stage.finish(producers)
-        await everybody_reads_alike(stage, team)
+        await all_agents_read_alike(stage, team)
         await stop_in_order(team)
         problems = judge(await stage.logs(), stage.ledger, wal_is_durable=False)
         tell(f"longest silence of a partition: {'; '.join(service.acts)}")
@@ -96,7 +96,7 @@ async def registered_with_zones(stage: Stage, zones: dict[str, str]) -> None:
 
 
 async def leaves_through_transfers(stage: Stage, leaver: Agent) -> None:
-    """S3.17: the next epoch of each lease was begun by a completed transfer, so nobody waited for it to run out."""
+    """S3.17: the next epoch of each lease was begun by a completed transfer, so no agent waited for it to run out."""
     metadata = stage.stores.metadata
     before = await stage.leases()
     held = {key: lease for key, lease in before.items() if lease.agent_id == leaver.name}
@@ -117,7 +117,7 @@ async def leaves_through_transfers(stage: Stage, leaver: Agent) -> None:
         assert next_start.agent_id == transfer.to_agent
 
 
-async def everybody_reads_alike(stage: Stage, agents: list[Agent]) -> None:
+async def all_agents_read_alike(stage: Stage, agents: list[Agent]) -> None:
     """What is committed can be read at any agent, leader or not."""
     logs = await stage.logs()
     for agent in agents:

@@ -1,4 +1,4 @@
-"""Whoever reads objects (Spark) and not agents can ask for everything acknowledged to be brought into them."""
+"""A reader of objects (Spark) can ask for everything acknowledged to be brought into them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from e2e_processes import eventually
 from streamhouse.core.randomness import SystemRandomness
 from streamhouse.testing.services import S3Service
 
-NOBODY_FLUSHES = {"segment.max_age": "1h"}
+NO_FLUSHES_BY_AGE = {"segment.max_age": "1h"}
 
 
 async def ask_for_a_flush(stage: Stage) -> None:
-    """From this process, with nothing but a connection to the metadata."""
+    """Ask from this process, with nothing but a connection to the metadata."""
     metadata = stage.stores.metadata
     request_id = SystemRandomness().uuid()
     asked = await metadata.request_flush(request_id, stage.keys, ttl_ms=60_000)
@@ -42,7 +42,7 @@ async def write_and_flush(stage: Stage) -> None:
 
 
 async def test_a_single_node_answers_a_flush_request_of_another_process(tmp_path: Path) -> None:
-    async with single_stage(tmp_path, NOBODY_FLUSHES) as stage:
+    async with single_stage(tmp_path, NO_FLUSHES_BY_AGE) as stage:
         node = stage.agent("node")
         await node.up()
         await stage.create_topics(node, {"orders": 3})
@@ -53,7 +53,7 @@ async def test_a_single_node_answers_a_flush_request_of_another_process(tmp_path
 async def test_every_leader_of_a_fleet_answers_for_its_partitions(
     tmp_path: Path, postgres_database: str, s3_service: S3Service
 ) -> None:
-    async with fleet_stage(tmp_path, postgres_database, s3_service, {"profile": "fast", **NOBODY_FLUSHES}) as stage:
+    async with fleet_stage(tmp_path, postgres_database, s3_service, {"profile": "fast", **NO_FLUSHES_BY_AGE}) as stage:
         agents = [stage.agent(f"agent-{number}") for number in (1, 2)]
         for agent in agents:
             await agent.up()

@@ -38,7 +38,7 @@ def verdict(
     values: tuple[str, ...], *writes: Write, history: tuple[EpochStart, ...] = (), wal: bool = False, last: bool = False
 ) -> list[str]:
     log = StoredLog(values=values, epochs=(1,) * len(values), history=history)
-    return judge({KEY: log}, Ledger(writes=list(writes)), wal_is_durable=wal, everybody_led_last=last)
+    return judge({KEY: log}, Ledger(writes=list(writes)), wal_is_durable=wal, every_agent_led_last=last)
 
 
 def test_a_good_log_is_good() -> None:
@@ -63,12 +63,12 @@ def test_a_good_log_is_good() -> None:
         ((), [write("a1", offset=0)], "lost"),
         (("b1", "a1"), [write("a1", offset=0), write("b1", offset=None)], "it is at [1]"),
         (("a1", "a1"), [write("a1", offset=0, sequence=0)], "is there 2 times"),
-        (("a1", "x"), [write("a1", offset=0)], "nobody wrote it here"),
+        (("a1", "x"), [write("a1", offset=0)], "it was not written here"),
         (("a1", "b1", "a2"), [write("a1", "a2", offset=0), write("b1", offset=1)], "reads ('a1', 'b1')"),
         (("a2", "a1"), [write("a1", offset=1, sequence=0), write("a2", offset=0, sequence=1)], "stands before"),
         ((), [write("a1", offset=0, acks=1)], "lost"),
     ],
-    ids=["lost", "moved", "doubled", "strange", "torn", "reordered", "acks=1 lost while nobody else led"],
+    ids=["lost", "moved", "doubled", "strange", "torn", "reordered", "acks=1 lost while no other agent led"],
 )
 def test_what_is_wrong_is_found(values: tuple[str, ...], writes: list[Write], found: str) -> None:
     problems = verdict(values, *writes)

@@ -90,19 +90,19 @@ async def leads(kafka: KafkaStage, name: str) -> bool:
 
 
 async def a_leader(kafka: KafkaStage, *, but_not: str = "") -> str:
-    """Of most partitions."""
+    """Return the agent that leads most partitions."""
     spread = await kafka.spread()
     return max((name for name in spread if name != but_not), key=lambda name: spread[name])
 
 
 async def is_paused_past_its_lease(kafka: KafkaStage, agent: KafkaProcess, others: list[str]) -> None:
-    """Meanwhile somebody writes to it who does not know; when it goes on, he is sent away and nothing is written."""
+    """Meanwhile a client that does not know writes to it; when it goes on, it refuses, and nothing is written."""
     key = next(key for key, name in (await kafka.stage.leaders()).items() if name == agent.name)
     client = await RawClient.open(agent.address)
     try:
         agent.send(signal.SIGSTOP)
         await agent.paused()
-        client.produce(key, "from somebody who does not know")
+        client.produce(key, "from a client that does not know")
         await kafka.led_by(*others)
         agent.send(signal.SIGCONT)
         assert await client.answer() == NOT_LEADER

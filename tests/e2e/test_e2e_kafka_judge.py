@@ -57,7 +57,7 @@ def test_disorder_is_found() -> None:
 
 
 def test_a_record_of_nobody_is_found() -> None:
-    assert "nobody sent it here" in verdict("abcx", ledger())
+    assert "it was not sent here" in verdict("abcx", ledger())
 
 
 def test_a_record_that_a_group_never_got_is_found() -> None:

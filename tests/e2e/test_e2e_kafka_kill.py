@@ -1,4 +1,4 @@
-"""kill -9 again and again under librdkafka's clients, which go on with whoever is there next.
+"""kill -9 again and again under librdkafka's clients, which go on with the agent that is there next.
 
 How often: the variable KILLS for each of the two stories, else a few (`make test-kill` takes a hundred).
 """

@@ -59,7 +59,7 @@ class Executioner:
         await self._dead(agent, way, wait_s=3.0)
 
     async def raise_up(self, agent: Agent) -> None:
-        """On a disk that may be slow, by either way of writing."""
+        """Start it on a disk that may be slow, by either way of writing."""
         await agent.up(slow_disk_ms=self.rng.choice(SLOW_DISKS_MS), compiled=self.rng.random() < 0.6)
 
     async def _dead(self, agent: Agent, way: str, *, wait_s: float) -> None:
@@ -132,7 +132,7 @@ async def test_r4_kill_9_in_a_fleet_loses_nothing_that_acks_all_acknowledged(
             await stage.acknowledged_since(3)
         await stage.finish(clients)
         await stage.lead_alone_one_after_the_other(agents, before_stop=executioner.note)
-        problems = judge(await stage.logs(), stage.ledger, wal_is_durable=False, everybody_led_last=True)
+        problems = judge(await stage.logs(), stage.ledger, wal_is_durable=False, every_agent_led_last=True)
         tell(
             f"{executioner}; {len(stage.ledger.acknowledged())} writes acknowledged, {executioner.replayed} batches"
             f" replayed, {executioner.resubmitted} submitted again, {executioner.dropped} dropped"

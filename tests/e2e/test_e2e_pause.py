@@ -21,20 +21,20 @@ from streamhouse.core.ids import PartitionKey
 from streamhouse.testing.services import S3Service
 
 PAUSES = 2
-NOBODY_FLUSHES = {"segment.max_age": "60s"}  # but for those who wait for a commit
+NO_FLUSHES_BY_AGE = {"segment.max_age": "60s"}  # but for those who wait for a commit
 
 
 async def test_r20_a_paused_agent_cannot_commit_and_its_clients_are_sent_away(
     tmp_path: Path, postgres_database: str, s3_service: S3Service
 ) -> None:
-    """R1, R4, R20. It is stopped with a commit in its hand; when it goes on, somebody else has led and written."""
-    async with fleet_stage(tmp_path, postgres_database, s3_service, {**SHORT_LEASES, **NOBODY_FLUSHES}) as stage:
+    """R1, R4, R20. It is stopped during a commit; when it goes on, another agent has led and written."""
+    async with fleet_stage(tmp_path, postgres_database, s3_service, {**SHORT_LEASES, **NO_FLUSHES_BY_AGE}) as stage:
         agents = {name: stage.agent(name) for name in ("agent-1", "agent-2")}
         for agent in agents.values():
             await agent.up()
         await stage.create_topics(agents["agent-1"], {"orders": 4})
         await stage.all_led_by(agents.values())
-        key, paused, other = await somebodys_partition(stage, agents)
+        key, paused, other = await partition_of_one(stage, agents)
 
         assert await stage.write(paused, key, "committed before") == 0
         assert await stage.write(paused, key, "provisional", acks=1) == 1
@@ -73,7 +73,7 @@ async def test_r4_a_write_that_was_refused_does_not_come_back(
             await agent.up(slow_disk_ms=10_000)
         await stage.create_topics(agents["agent-1"], {"orders": 4})
         await stage.all_led_by(agents.values())
-        key, paused, other = await somebodys_partition(stage, agents)
+        key, paused, other = await partition_of_one(stage, agents)
 
         await paused.arm("append.after", count=1, signal_name="SIGSTOP")
         connection = await Connection.open(paused.settings["agent.address"])
@@ -115,10 +115,10 @@ async def test_r1_agents_paused_anywhere_on_the_write_path_lose_and_double_nothi
         await stage.finish(clients)
         await stage.lead_alone_one_after_the_other(agents)
         tell(f"paused at {', '.join(points)}, SEED={SEED}; {len(stage.ledger.acknowledged())} writes acknowledged")
-        assert judge(await stage.logs(), stage.ledger, wal_is_durable=False, everybody_led_last=True) == []
+        assert judge(await stage.logs(), stage.ledger, wal_is_durable=False, every_agent_led_last=True) == []
 
 
-async def somebodys_partition(stage: Stage, agents: dict[str, Agent]) -> tuple[PartitionKey, Agent, Agent]:
+async def partition_of_one(stage: Stage, agents: dict[str, Agent]) -> tuple[PartitionKey, Agent, Agent]:
     """A partition, its leader, and the other agent."""
     key, name = next(iter((await stage.leaders()).items()))
     (other,) = set(agents) - {name}
@@ -131,6 +131,6 @@ def send(connection: Connection, key: PartitionKey, value: str, *, acks: int) ->
 
 
 async def leads(stage: Stage, key: PartitionKey, agent: Agent) -> bool:
-    """By both accounts."""
+    """Whether the agent leads, by both accounts."""
     (topic,) = {lease.topic for lease in (await stage.leases()).values()}
     return (await stage.leaders()).get(key) == agent.name and (topic, key.partition) in await agent.leads()

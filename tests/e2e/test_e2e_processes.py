@@ -49,7 +49,7 @@ async def test_s3_6_an_installed_agent_joins_and_leaves_and_a_server_without_one
 async def test_a_second_process_under_one_agent_id_ends_the_first_and_loses_nothing(
     tmp_path: Path, postgres_database: str, s3_service: S3Service
 ) -> None:
-    """As when a supervisor starts a replacement while the old process still runs."""
+    """This happens when a supervisor starts a replacement while the old process still runs."""
     async with fleet_stage(tmp_path, postgres_database, s3_service, SHORT_LEASES) as stage:
         first = stage.agent("agent-1")
         await first.up()

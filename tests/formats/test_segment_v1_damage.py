@@ -107,7 +107,7 @@ def test_a_footers_times_are_verified() -> None:
 
 
 def test_batches_out_of_order_inside_a_block_are_refused() -> None:
-    """As many records as offsets, and the right first and last one: only the order gives it away."""
+    """There are as many records as offsets, and the first and last one are right: only the order is wrong."""
     jumbled = b"".join(make_batch(base_offset=base, count=count) for base, count in ((0, 3), (1, 1), (4, 2)))
     good, finished = build([make_batch(base_offset=0, count=6, payload=bytes(len(jumbled) - 61))], target=10_000)
     block = replace(finished.blocks[0], crc32c=crc32c(jumbled))

@@ -102,7 +102,7 @@ def test_s2_6_a_naive_reader_of_the_documented_layout_can_read_it() -> None:
 
 
 def test_batches_are_stored_without_their_place_and_patched_in_on_read() -> None:
-    """The second topic's batches came with real offsets and epoch 3: neither is stored, neither is lost by anyone."""
+    """The second topic's batches came with real offsets and epoch 3: neither is stored, and neither is lost."""
     data, blob = sample()
     cut = blob.slices[2]
     stored = bytearray(data[cut.byte_offset : cut.byte_offset + cut.byte_length])

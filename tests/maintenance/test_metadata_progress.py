@@ -22,7 +22,7 @@ PREFIX = "metadata-progress"
 
 
 def copy_metadata(data_dir: Path, target: Path) -> None:
-    """As ``sqlite3 .backup`` does, while the platform runs."""
+    """Copy the metadata as ``sqlite3 .backup`` does, while the platform runs."""
     with closing(sqlite3.connect(data_dir / "metadata.db")) as source, closing(sqlite3.connect(target)) as copy:
         source.backup(copy)
 
@@ -80,7 +80,7 @@ async def test_r23_an_older_copy_is_refused_and_names_what_it_would_lose(tmp_pat
 
 
 async def test_r23_the_wal_directory_alone_is_enough_to_refuse(tmp_path: Path) -> None:
-    """As with a bucket that was lost, or restored with the metadata."""
+    """The case of a bucket that was lost, or restored with the metadata."""
     data_dir, copy = tmp_path / "data", tmp_path / "copy.db"
     await write_around_a_copy(data_dir, copy)
     put_back(copy, data_dir)
@@ -90,7 +90,7 @@ async def test_r23_the_wal_directory_alone_is_enough_to_refuse(tmp_path: Path) -
 
 
 async def test_r23_the_object_store_alone_is_enough_to_refuse(tmp_path: Path) -> None:
-    """As with a WAL directory that was restored with the metadata, or is on a new machine."""
+    """The case of a WAL directory that was restored with the metadata, or is on a new machine."""
     data_dir, copy = tmp_path / "data", tmp_path / "copy.db"
     await write_around_a_copy(data_dir, copy, durability="object")
     put_back(copy, data_dir)
@@ -137,7 +137,7 @@ async def test_r23_after_a_crash_the_marks_left_on_the_way_count(tmp_path: Path)
 
 
 async def test_r2_frames_that_begin_above_the_watermark_refuse_the_start(tmp_path: Path) -> None:
-    """Without any mark: the WAL itself shows that the metadata is older."""
+    """There is no mark: the WAL itself shows that the metadata is older."""
     data_dir, copy, crashed = tmp_path / "data", tmp_path / "copy.db", tmp_path / "crashed"
     async with StreamHouse.open(data_dir=str(data_dir)) as sh:
         await sh.create_topic("orders", 1)
@@ -166,7 +166,7 @@ async def test_r23_a_copy_of_everything_starts(tmp_path: Path) -> None:
 
 
 async def test_r23_metadata_ahead_of_its_marks_starts(tmp_path: Path) -> None:
-    """As after a crash between the metadata's commit and the marks."""
+    """The state after a crash between the metadata's commit and the marks."""
     data_dir, marks = tmp_path / "data", tmp_path / "marks"
     async with StreamHouse.open(data_dir=str(data_dir)) as sh:
         await sh.create_topic("orders", 1)

@@ -193,7 +193,7 @@ COMPACTION = Compaction(
 
 
 DROP = object()
-"""In place of a value: the field is left out."""
+"""Stands in place of a value: the field is left out."""
 
 
 PARSERS: dict[str, tuple[bytes, Callable[[bytes], object]]] = {

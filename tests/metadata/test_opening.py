@@ -1,4 +1,4 @@
-"""From a URL to a store, or to an error that says what to write instead."""
+"""A URL gives a store, or an error that says what to write instead."""
 
 from __future__ import annotations
 

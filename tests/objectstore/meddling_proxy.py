@@ -25,7 +25,7 @@ class Meddling(Enum):
 
 
 Decide = Callable[[str, str], Meddling]
-"""Of method and target."""
+"""Called with method and target."""
 
 
 class MeddlingProxy:
@@ -69,7 +69,7 @@ class MeddlingProxy:
         return False
 
     async def _forward(self, head: bytes, body: bytes) -> bytes:
-        """On a connection of its own, which the server closes: the reply ends where the connection does."""
+        """Forward it on a connection of its own, which the server closes: the reply ends where the connection does."""
         reader, writer = await asyncio.open_connection(self._host, self._port, limit=_MAX_HEAD_BYTES)
         line, rest = head.split(b"\r\n", 1)
         async with _closing(writer):

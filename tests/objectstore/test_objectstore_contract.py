@@ -296,7 +296,7 @@ async def test_of_three_uploads_at_once_one_wins(store: ObjectStore) -> None:
     won = await asyncio.gather(*(upload_one(n) for n in range(3)))
     if store.url.startswith("s3://"):
         # SeaweedFS judges the condition of a multipart copy before it publishes, so racers may all be told "created".
-        # upload.py promises no more: one of them is there, whole, and whoever comes later is refused.
+        # upload.py promises no more: one of them is there, whole, and a later one is refused.
         assert any(won)
     else:
         assert sum(won) == 1

@@ -187,7 +187,7 @@ def test_every_fault_is_outlived_by_the_retries(fault: StoreFault) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32))
 def test_under_any_seed_calls_succeed_rightly_or_fail_clearly(seed: int) -> None:
-    """Several clients on one store: whoever is told that its put succeeded owns the bytes, for ever."""
+    """Several clients on one store: the client that is told that its put succeeded owns the bytes, for ever."""
 
     async def client(store: RetryingStore, number: int, outcome: Callable[[str, bytes, bool | None], None]) -> None:
         for round_number in range(6):

@@ -1,4 +1,4 @@
-"""From URLs, options and the environment to a store; and what a wrong one is answered with."""
+"""URLs, options and the environment give a store; a wrong one gives an error."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_a_lane_keeps_its_order_and_lanes_are_interleaved_by_the_dice() -> None:
 
 
 def test_a_paused_lane_does_nothing_and_then_hears_what_arrived_before_its_timers() -> None:
-    """As after SIGCONT: requests that waited in the socket come before timers that are long overdue (R20)."""
+    """It is as after SIGCONT: requests that waited in the socket come before timers that are long overdue (R20)."""
     sim = loop()
     ran: list[tuple[str, float]] = []
 

@@ -31,7 +31,7 @@ def options_of(api: StreamHouse) -> dict[str, str]:
 
 
 async def everything(api: StreamHouse, topic: str) -> dict[int, list[Record]]:
-    """By partition, every record from offset 0 on. Offsets must be dense."""
+    """Return every record from offset 0 on, by partition. Offsets must be dense."""
     found: dict[int, list[Record]] = {}
     for partition in range((await api.topic(topic)).partition_count):
         records: list[Record] = []

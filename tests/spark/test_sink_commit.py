@@ -45,7 +45,7 @@ class Ground:
     async def upload(
         self, columns: dict[str, pa.Array], *, topic: str | None = "out", **options: str
     ) -> list[TopicShare]:
-        """As a task does it, in a thread, because its calls are plain functions."""
+        """Write as a task does, in a thread, because its calls are plain functions."""
         given = dict(options) if topic is None else {"topic": topic, **options}
         chosen = parse_write_options(given, streaming=True)
         places = {name: place for place, name in enumerate(columns)}
@@ -95,7 +95,7 @@ async def ground(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 
 @pytest.fixture
 async def small(tmp_path: Path) -> AsyncIterator[Ground]:
-    """On one node: what it proves does not depend on the stores."""
+    """A single node: what it proves does not depend on the stores."""
     async with StreamHouse.open(data_dir=str(tmp_path / "data")) as api:
         await api.create_topic("out", 3)
         connection = Connection(address_of(api))

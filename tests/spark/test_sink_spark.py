@@ -74,7 +74,7 @@ class Ground:
         assert query.exception() is None
 
     def forget_last_commit(self) -> None:
-        """As if the driver had been killed between the sink's commit and Spark's own."""
+        """Make it look as if the driver had been killed between the sink's commit and Spark's own."""
         commits = [path for path in (self.checkpoint / "commits").iterdir() if path.name.isdigit()]
         last = max(commits, key=lambda path: int(path.name))
         last.unlink()
@@ -88,7 +88,7 @@ def ground(spark: SparkSession, streamhouse: RunningStreamHouse, tmp_path: Path)
 
 @pytest.fixture
 def fleet(spark: SparkSession, postgres_database: str, s3_service: S3Service, tmp_path: Path) -> Iterator[Ground]:
-    """On PostgreSQL and the S3 server."""
+    """A fleet on PostgreSQL and the S3 server."""
     chosen: dict[str, Any] = {
         "data_dir": str(tmp_path / "data"),
         "metadata_url": postgres_database,

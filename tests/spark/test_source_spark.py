@@ -1,4 +1,4 @@
-"""Through a real Spark: the format, its columns and errors; streams, their restarts, limits and progress."""
+"""The source in a real Spark: the format, its columns and errors; streams, their restarts, limits and progress."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def produce(platform: RunningStreamHouse, partition: int, count: int, first: int
 
 
 def forget(checkpoint: str, log: str, *, from_batch: int) -> None:
-    """As if the driver had been killed before it wrote these down."""
+    """Make it look as if the driver had been killed before it wrote these down."""
     for file in (Path(checkpoint) / log).iterdir():
         number = file.name.removeprefix(".").removesuffix(".crc")
         if number.isdigit() and int(number) >= from_batch:

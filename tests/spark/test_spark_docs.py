@@ -76,7 +76,7 @@ def test_every_way_to_name_the_stores_is_documented() -> None:
     ],
 )
 def test_the_defaults_are_the_codes(page: str, parse: Callable[..., Any], least: dict[str, str], at_least: int) -> None:
-    """Whoever writes the default out gets the same as whoever leaves it away."""
+    """A default that is written out gives the same as one that is left out."""
     compared = 0
     for name, cell in documented(page, "Options").items():
         for streaming, default in by_kind(cell).items():

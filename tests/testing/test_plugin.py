@@ -1,4 +1,4 @@
-"""The pytest plugin, used as somebody else's project would: by installing StreamHouse and naming a fixture."""
+"""The pytest plugin, used as another project would: by installing StreamHouse and naming a fixture."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def pytest_in(directory: Path) -> str:
 
 
 def test_the_examples_of_the_quickstart_work_in_a_foreign_project(tmp_path: Path) -> None:
-    """As they stand there, in a directory that knows nothing of ours but the installed plugin."""
+    """They work as they stand there, in a directory that knows nothing of ours but the installed plugin."""
     assert len(EXAMPLES) >= 4
     for number, example in enumerate(EXAMPLES):
         (tmp_path / f"test_example_{number}.py").write_text(example)

@@ -48,7 +48,7 @@ class Agent:
         self.kafka = kafka
         """None unless it was asked for."""
         self.left_behind = ""
-        """After ``stop``: what is not in the log, in one line for people."""
+        """What is not in the log after ``stop``, in one line for people."""
         self._recovered = made.recovered
         self._stop_timeout_s = around.settings.agent.stop_timeout_ms / 1000
         self._wal_dir = around.wal_dir

@@ -48,7 +48,8 @@ def registered_http(settings: Settings, admin: AdminServer) -> str | None:
 
 
 def listeners(settings: Settings) -> list[Listener]:
-    """Clients are told kafka.advertised, else agent.address for the first listener, else where it listens."""
+    """Clients are told kafka.advertised, else agent.address (for the first listener, and for listeners on every
+    address), else where it listens."""
     made: list[Listener] = []
     for number, listen in enumerate(settings.kafka.listen):
         told = Address(host=listen.host, port=0)

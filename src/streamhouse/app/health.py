@@ -76,7 +76,7 @@ class ProcessHealth:
         self._change(HealthState.OK)
 
     async def stops(self) -> None:
-        """Before the parts stop: from here on no store is asked."""
+        """Called before the parts stop: from here on no store is asked."""
         self._change(HealthState.STOPPING)
         self._stores = None
         probe, self._probe = self._probe, None
@@ -170,7 +170,7 @@ class ProcessHealth:
             self._tell(_ASK_METADATA, None)
 
     async def _ask_objects(self, stores: Stores) -> None:
-        """With the retries of every other request: while the store is away, they notice when it is back."""
+        """Asks with the retries of every other request: while the store is away, they notice when it is back."""
         try:
             await stores.objects.head(_PROBED_KEY)
         except ObjectNotFound:

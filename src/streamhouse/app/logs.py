@@ -56,7 +56,7 @@ class _ProcessHandler(logging.StreamHandler[TextIO]):
 
 
 def set_up_logs(settings: LogSettings, *, stream: TextIO | None = None) -> None:
-    """On the root logger: what libraries warn of belongs into the same log, in the same format."""
+    """Set up the root logger: what libraries warn of belongs into the same log, in the same format."""
     handler = _ProcessHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines() if settings.format is LogFormat.JSON else TextLines())
     root = logging.getLogger()

@@ -85,7 +85,7 @@ class StreamHouse:
         self.fatal: Exception | None = None
         """Why the agent can do nothing more, if so: close, and start anew."""
         self.left_behind = ""
-        """After the end: what is not in the log yet, and where it is; empty when everything is."""
+        """What was not in the log at the end, and where it is; empty when everything was."""
         self._ended = asyncio.Event()
         self._agent: Agent | None = None
         self._broker: Broker | None = None
@@ -315,7 +315,7 @@ class StreamHouse:
         await self.broker.simple_offsets.commit(group, offsets, caller=self._caller)
 
     async def committed_offsets(self, group: str, topic: str) -> dict[int, CommittedOffset]:
-        """By partition; those without a committed offset are left out."""
+        """Return the committed offset of each partition; those without one are left out."""
         arguments.check_text("group", group)
         arguments.check_text("topic", topic)
         return await self.broker.simple_offsets.fetch(group, topic, caller=self._caller)

@@ -1,8 +1,8 @@
 """A process of the platform: runs until it is told to stop, and stops in order.
 
 SIGTERM and SIGINT stop it gracefully: everything is flushed, and partitions are handed over while requests are still
-answered. A second
-signal ends it at once, as a crash would; nothing that was acknowledged with acks=all is lost by that.
+answered. A second signal ends it at once, as a crash would; nothing that was acknowledged with acks=all is lost by
+that.
 """
 
 from __future__ import annotations

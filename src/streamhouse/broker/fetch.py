@@ -58,7 +58,7 @@ class Wanted(Protocol):
 
 
 class PlainWanted(NamedTuple):
-    """For a caller that knows of no epochs."""
+    """What a caller that knows of no epochs wants to read."""
 
     partition: int
     fetch_offset: int
@@ -92,7 +92,7 @@ class _Plan:
         self.answers: list[Answer | None] = [None] * count
         self.requests: list[ReadRequest] = []
         self.places: list[int] = []
-        """For each of ``requests``, its place among the answers."""
+        """The place of each of ``requests`` among the answers."""
         self.diverging: list[tuple[int, PartitionKey]] = []
         """Places whose last fetched epoch must be compared with the log first."""
         self.opening: list[PartitionKey] = []

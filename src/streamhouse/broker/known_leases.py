@@ -35,7 +35,7 @@ class LeaseMap(Generic[V]):
         return self._slots.get(key)
 
     def of_topic(self, topic_id: TopicId) -> Mapping[int, V]:
-        """By partition."""
+        """The values of a topic's partitions."""
         return self._topics.get(topic_id) or {}
 
     def put(self, key: LeaseKey, value: V) -> None:
@@ -81,7 +81,7 @@ class KnownLeases:
         return self._others.get(key) if epoch is None else (self._agent_id, epoch)
 
     def of_topic(self, topic_id: TopicId) -> tuple[Mapping[int, int], Mapping[int, Holding]]:
-        """By partition: epochs of what is this agent's, and what others hold."""
+        """Return, by partition, the epochs of what this agent holds, and what other agents hold."""
         own = self._own.of_topic(topic_id)
         if leaving := self._leaving.of_topic(topic_id):
             own = {**leaving, **own}

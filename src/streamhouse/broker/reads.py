@@ -116,7 +116,7 @@ class Reads:
     # Offsets.
 
     def known_log_start(self, key: PartitionKey) -> int:
-        """As last read; -1 when this process has not read it yet. No await."""
+        """Return the log start that was read last; -1 when this process has not read it yet. No await."""
         return self._reader.known_log_start(key)
 
     async def ends(self, key: PartitionKey) -> EndOffsets:

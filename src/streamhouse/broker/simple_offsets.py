@@ -37,7 +37,7 @@ class SimpleOffsets:
             raise PartitionNotFound(f"{topic}/{partition} does not exist; offsets of the others were committed")
 
     async def fetch(self, group: str, topic: str, *, caller: Caller) -> dict[int, CommittedOffset]:
-        """By partition; those without a committed offset are left out. Raises TopicNotFound."""
+        """Return the committed offset of each partition; those without one are left out. Raises TopicNotFound."""
         found = await self._topics.fresh(topic)
         offsets = await self._metadata.fetch_offsets(group, found.partition_keys())
         return {key.partition: committed for key, committed in offsets.items()}

@@ -69,7 +69,7 @@ class TopicAdmin:
         self._auto_create = auto_create
 
     async def fresh(self, name: str) -> Topic:
-        """As the store has it now. Raises TopicNotFound."""
+        """Return the topic as the store has it now. Raises TopicNotFound."""
         topic = await self._metadata.get_topic(name)
         self._view.learned(topic)
         return topic

@@ -37,7 +37,7 @@ class _Refusal:
     last_sequence: int
     """The last batch that was refused; the memory ends when that one has been taken."""
     error: StreamHouseError
-    """Without its traceback, and never raised again: that would keep requests in memory."""
+    """It has no traceback and is never raised again: that would keep requests in memory."""
     until_s: float
     """When it does not count any more, by the loop's clock."""
 
@@ -51,7 +51,7 @@ class WriteOrder:
         self.gate: asyncio.Task[None] | None = None
         """The last write that waits. It is done when the writes behind it may have their offsets."""
         self._refusals: dict[tuple[Place, int], _Refusal] = {}
-        """By partition and producer id."""
+        """The refusals, by partition and producer id."""
 
     @property
     def has_refusals(self) -> bool:

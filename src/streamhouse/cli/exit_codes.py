@@ -70,7 +70,7 @@ _BY_STATUS: Final[Mapping[int, ExitCode]] = {
     404: ExitCode.NOT_FOUND,
     409: ExitCode.CONFLICT,
 }
-"""For errors of branches without a code of their own, such as those of consumer groups."""
+"""The exit codes of errors in branches without a code of their own, such as those of consumer groups."""
 
 
 def exit_code_for(error: type[errors.StreamHouseError]) -> ExitCode:

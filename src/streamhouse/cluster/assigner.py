@@ -33,7 +33,7 @@ from streamhouse.metadata.contract import (
 DEFAULT_GROUP: Final = "default"
 GROUP_CONFIG: Final = "agent.group"
 DRAINING: Final = "draining"
-"""In an agent's metadata: it is alive but about to leave, so it gets no more leases."""
+"""A key in an agent's metadata: the agent is alive but about to leave, so it gets no more leases."""
 
 _SLOTS: Final = "coordinator/slot"  # no topic can have this name: '/' is not allowed in one
 

@@ -77,7 +77,7 @@ class Leadership:
 
     @property
     def deadline_ms(self) -> int | None:
-        """On the boot clock; None when it never expires."""
+        """The time on the boot clock at which it expires here; None when it never expires."""
         return None if self._deadline_ms == _FOR_EVER_MS else self._deadline_ms
 
     @property

@@ -83,7 +83,7 @@ class FleetMember:
         self.stats = MemberStats()
         self.lease_table = LeaseTable(clock=clock, ttl_ms=timings.lease_ttl_ms, margin_ms=timings.margin_ms)
         self.agent: RegisteredAgent | None = None
-        """As registered; its node id is Kafka's broker id."""
+        """This agent as it is registered; its node id is Kafka's broker id."""
         self._metadata = metadata
         self._clock = clock
         self._randomness = randomness
@@ -168,8 +168,8 @@ class FleetMember:
         )
 
     def give_up(self, key: LeaseKey, reason: str) -> None:
-        """For the owner, after it has dropped this key by itself; ``lost`` is not called then. The lease is released.
-        If the ring still names this agent, it is acquired again after a pause, at a new epoch."""
+        """The owner calls this after it has dropped this key by itself; ``lost`` is not called then. The lease is
+        released. If the ring still names this agent, the lease is acquired again after a pause, at a new epoch."""
         leadership = self.lease_table.get(key)
         if leadership is not None:
             self._holdings.end(leadership, Loss.GIVEN_UP, detail=reason)
@@ -193,7 +193,7 @@ class FleetMember:
         return True
 
     def report(self, where: str, error: Exception | None) -> None:
-        """For other loops of the process: ``where`` has this error, None when it works again. The health shows it."""
+        """Other loops of the process call it: ``where`` has this error, or works again (None). The health shows it."""
         self._report(where, error)
 
     # Beginning and end.

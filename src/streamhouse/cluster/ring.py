@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import Final
 
 VIRTUAL_NODES: Final = 150
-"""Per agent. An agent's natural share then varies by about 8% (1/√150), well inside the load bound."""
+"""The number for each agent. An agent's natural share then varies by about 8% (1/√150), well inside the load bound."""
 
 TopicPartition = tuple[str, int]
 

@@ -1,4 +1,4 @@
-"""Every bound in one place, each with its reason. What grows with input has a line here."""
+"""The bounds that several packages use, each with its reason. Bounds of one module are declared in that module."""
 
 from __future__ import annotations
 

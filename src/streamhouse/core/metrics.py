@@ -106,7 +106,11 @@ BUILD = _gauge("build_info", "Always 1. The label has the version of this proces
 LEFT_OUT = _gauge("metrics_left_out_series", "Partitions and groups left out of this page, because there are too many.")
 
 # Records in.
-PRODUCE = _latency("produce", "From the arrival of a write until its answer, all its partitions together.", "acks")
+PRODUCE = _latency(
+    "produce",
+    'From the arrival of a write until its answer, all its partitions together. acks="1" or "all".',
+    "acks",
+)
 PRODUCES_UNDER_WAY = _gauge("produces_under_way", "Writes that have arrived and are not answered yet.")
 REFUSED = _counter("refused_batches", "Batches that were answered with an error, by the name of the error.", "reason")
 IN_RECORDS = _counter("produced_records", "Records taken, replayed ones after a start included.")
@@ -121,7 +125,12 @@ FETCH = _latency(
     "answer",
 )
 OUT_RECORDS = _counter("fetched_records", "Records given to readers, counted by offsets.")
-OUT_BYTES = _counter("fetched_bytes", "Bytes of the batches given to readers, by where they came from.", "source")
+OUT_BYTES = _counter(
+    "fetched_bytes",
+    'Bytes of the batches given to readers. source="tail": from the tail cache. "buffer": from the batches that are not'
+    ' committed yet. "objects": from the object store, or the cache of blocks.',
+    "source",
+)
 
 # What waits, and flushes.
 BUFFER_BYTES = _gauge("write_buffer_bytes", "Memory of batches that are taken and not committed yet.")
@@ -144,7 +153,10 @@ COMMIT = _latency("commit", "One commit of a flush in the metadata store, with e
 COMMITTED = _counter("committed_batches", "Batches committed in the metadata store.")
 UPLOAD_RETRIES = _counter("flush_upload_retries", "Uploads of a flush that failed after all tries, and began again.")
 COMMIT_RETRIES = _counter("flush_commit_retries", "Metadata calls of a flush that failed, and were repeated.")
-STALE = _counter("stale_objects", "Objects uploaded again, because they were too old when their commit came (R6).")
+STALE = _counter(
+    "stale_objects",
+    "Partitions whose batches were uploaded again, because their object was too old when its commit came (R6).",
+)
 REFUSED_COMMITS = _counter("refused_commits", "Commits that the metadata store refused: another agent leads.")
 RETURNED = _counter(
     "returned_batches",
@@ -157,7 +169,9 @@ STRANDED = _counter(
     "stranded_batches", "Batches whose place in the log is gone: the metadata store lost commits (R23)."
 )
 ADOPTED_RECORDS = _counter("adopted_records", "Records of Spark batches that this agent has put into the log.")
-ADOPTED = _counter("adopted_shares", "Shares of Spark batches that this agent has adopted, or refused.", "outcome")
+ADOPTED = _counter(
+    "adopted_shares", 'Shares of Spark batches. outcome="adopted" or "refused" by this agent.', "outcome"
+)
 
 # WAL.
 WAL_FRAMES = _counter("wal_frames", "Frames written to the write-ahead log.")
@@ -165,20 +179,27 @@ WAL_BYTES = _counter("wal_written_bytes", "Bytes written to the write-ahead log.
 WAL_SYNCS = _counter("wal_syncs", "Calls of fdatasync.")
 WAL_SYNC_S = _counter("wal_sync_seconds", "Time spent in fdatasync. Divided by the syncs: the mean.")
 WAL_SYNC_MAX = _gauge("wal_sync_longest_seconds", "The longest fdatasync since the start.")
-WAL_FILES = _gauge("wal_files", "Files of the write-ahead log.", "state")
-WAL_FILES_MADE = _counter("wal_file_events", "Files created, recycled, removed, or not made for want of room.", "event")
+WAL_FILES = _gauge("wal_files", 'Files of the write-ahead log. state="log": in use. "spare": prepared.', "state")
+WAL_FILES_MADE = _counter(
+    "wal_file_events",
+    'What was done with files. event="created", "recycled", "removed", or "not_made": the disk had no room.',
+    "event",
+)
 WAL_DISK = _gauge("wal_disk_bytes", "Disk that the write-ahead log takes.")
 WAL_LIMIT = _gauge("wal_limit_bytes", "The setting wal.max_bytes. When it is full, writes are refused.")
 WAL_UNSETTLED = _gauge("wal_unsettled_bytes", "Bytes in the write-ahead log that are not committed yet.")
 
 # Cluster.
-LEASES = _gauge("leases", "Leases that this agent holds.", "kind")
+LEASES = _gauge("leases", 'Leases that this agent holds. kind="partition" or "slot": a coordinator slot.', "kind")
 LEASES_WANTED = _gauge("wanted_leases", "Partitions and slots that the ring gives to this agent.")
 LEASE_EVENTS = _counter(
-    "lease_events", "Leases acquired, taken from another agent by a hand-over, released, lost, not opened.", "event"
+    "lease_events",
+    'What happened to leases. event="acquired", "released" or "lost". "adopted": another agent handed it over to this'
+    ' one. "not_opened": the partition or slot could not be opened.',
+    "event",
 )
-RENEWALS = _counter("lease_renewals", "Answered calls that renew leases. One call renews all.")
-TRANSFERS = _counter("lease_transfers", "Hand-overs to another agent.", "outcome")
+RENEWALS = _counter("lease_renewals", "Answered calls that renew leases. One call renews up to 10,000.")
+TRANSFERS = _counter("lease_transfers", 'Hand-overs to another agent. outcome="completed" or "refused".', "outcome")
 LIVE_AGENTS = _gauge("live_agents", "Live agents as this agent last saw them, itself included.")
 END_OFFSET = _gauge(
     "partition_end_offset", "Where the log of a partition led here ends for readers.", "topic", "partition"
@@ -202,8 +223,8 @@ GROUP_LAG = _gauge(
 # Caches and reading.
 TAIL_BYTES = _gauge("tail_cache_bytes", "Memory of the tail cache.")
 TAIL_LIMIT = _gauge("tail_cache_limit_bytes", "The setting memory.tail_cache_bytes.")
-TAIL_READS = _counter("tail_cache_reads", "Reads of the tail cache.", "result")
-BLOCK_READS = _counter("block_cache_reads", "Reads of the cache of blocks.", "result")
+TAIL_READS = _counter("tail_cache_reads", 'Reads of the tail cache. result="hit" or "miss".', "result")
+BLOCK_READS = _counter("block_cache_reads", 'Reads of the cache of blocks. result="hit" or "miss".', "result")
 DOWNLOADS = _counter("downloads", "Downloads of parts of objects.")
 DOWNLOADED = _counter("downloaded_bytes", "Bytes of these downloads.")
 AHEAD = _counter("read_ahead_bytes", "Bytes of them that were downloaded before a reader asked.")
@@ -215,7 +236,12 @@ DAMAGED_FOUND = _counter("damaged_ranges_found", "Such ranges found since the st
 DAMAGED_READS = _counter("damaged_reads", "Reads that ended with an error because of such a range.")
 
 # Stores.
-STORE_CALL = _latency("object_store_request", "One request to the object store; each try counts.", "operation")
+STORE_CALL = _latency(
+    "object_store_request",
+    'One request to the object store; each try counts. operation="put", "get", "range_get", "head", "list", "delete" or'
+    ' "multipart"; it is the same for all metrics of requests.',
+    "operation",
+)
 STORE_REQUESTS = _counter("object_store_requests", "Requests, failed ones and retries included.", "operation")
 STORE_ERRORS = _counter(
     "object_store_errors", "Requests that failed or were cancelled, but not a HEAD that finds nothing.", "operation"
@@ -224,7 +250,11 @@ STORE_BYTES = _counter("object_store_bytes", "Bytes of bodies sent or received w
 STORE_USD = _counter("object_store_requests_usd", "An estimate of what these requests cost on S3 Standard, us-east-1.")
 METADATA_CALL = _latency("metadata_call", "One call to the metadata store, with its retries.", "call")
 METADATA_ERRORS = _counter("metadata_call_errors", "Calls that failed, timed out or were cancelled.", "call")
-EXPIRED = _counter("expired_rows", "Rows past their time that this agent deleted from the metadata store.", "kind")
+EXPIRED = _counter(
+    "expired_rows",
+    'Rows past their time that this agent deleted from the metadata store. kind="producers" or "commits".',
+    "kind",
+)
 EXPIRY_FAILED = _counter("expiry_failures", "Attempts to delete such rows that failed.")
 
 # The Kafka port.

@@ -14,7 +14,7 @@ class Randomness(Protocol):
         ...
 
     def uniform(self, low: float, high: float) -> float:
-        """For jitter; never for anything an adversary must not guess."""
+        """Used for jitter, and never for anything that an adversary must not guess."""
         ...
 
 

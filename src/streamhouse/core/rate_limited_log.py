@@ -39,7 +39,7 @@ class RateLimitedLog:
         error: BaseException | None = None,
         extra: Mapping[str, object] | None = None,
     ) -> None:
-        """Like ``Logger.log``."""
+        """Log as ``Logger.log`` does."""
         if not self._logger.isEnabledFor(level):
             return
         now = self._now()

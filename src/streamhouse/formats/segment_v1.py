@@ -91,7 +91,7 @@ class BlockInfo:
     record_count: int
     max_timestamp_ms: int
     crc32c: int
-    """Over the stored bytes."""
+    """The checksum of the stored bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,7 @@ _CRC: Final = struct.Struct(">I")
 class Index:
     blocks: tuple[BlockInfo, ...]
     highest_times_ms: tuple[int, ...]
-    """For each block, the largest time in it or before it: sorted whatever the records' times are."""
+    """The largest time in each block or before it: sorted whatever the records' times are."""
 
     def blocks_from(self, offset: int) -> Sequence[BlockInfo]:
         """The block that holds ``offset``, or the next one if it was compacted away, and all after it."""

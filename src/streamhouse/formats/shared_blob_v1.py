@@ -71,7 +71,7 @@ class BlobPartition:
     record_count: int
     encoding: str
     byte_offset: int
-    """From the start of the object, as in a metadata entry."""
+    """The distance from the start of the object, as in a metadata entry."""
     byte_length: int
     crc32c: int
 

@@ -48,14 +48,14 @@ class BlobSlice:
     topic: str
     key: PartitionKey
     byte_offset: int
-    """From the start of the object."""
+    """The distance from the start of the object."""
     byte_length: int
     record_count: int
     min_timestamp_ms: int
     max_timestamp_ms: int
     crc32c: int
     batches: tuple[BatchHeader, ...]
-    """As they came; in the blob their offsets and epochs are the unplaced ones."""
+    """The headers as they came; in the blob the batches have the unplaced offset and epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ class Background:
         self._tasks.append(asyncio.create_task(self._forever(name, step), name=name))
 
     def works(self, name: str) -> None:
-        """For a step that goes on for long: what was wrong is over."""
+        """A step that goes on for long calls this when what was wrong is over."""
         self._report(name, None)
 
     async def close(self) -> None:

@@ -66,7 +66,7 @@ class _Sweep:
     found: int = 0
     """Deleted so far by the sweep under way."""
     failures: int = 0
-    """In a row."""
+    """The number of failures in a row."""
 
 
 class RowExpiry:

@@ -61,7 +61,7 @@ _NAMED: Final = 10  # partitions in a message
 _log = logging.getLogger(__name__)
 
 Watermarks = Mapping[tuple[str, int], int]
-"""By topic name and partition."""
+"""The watermark of each partition, by topic name and partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,8 +137,9 @@ async def check_wal_directory(metadata: MetadataStore, wal_dir: Path) -> None:
 
 
 async def check_frames_follow(metadata: MetadataStore, held: Mapping[PartitionKey, Sequence[HeldFrame]]) -> None:
-    """For ``durability=wal``, where every frame was acknowledged. Raises MetadataTooOld when frames begin above the
-    watermark: those between were settled, and so they had been committed, in newer metadata than this (R2)."""
+    """Check a node with ``durability=wal``, where every frame was acknowledged. Raises MetadataTooOld when frames
+    begin above the watermark: those between were settled, and so they had been committed, in newer metadata than
+    this (R2)."""
     names = {topic.topic_id: topic.name for topic in await metadata.list_topics()}
     gaps: list[str] = []
     for state in [one for part in _chunks(sorted(held)) for one in await metadata.get_partitions(part)]:

@@ -58,19 +58,19 @@ def check_text(
 
 
 def check_ttl(ttl_ms: int, what: str) -> None:
-    """For pins, claims, flush requests and transfers; leases have ``check_lease_keys``."""
+    """Check the TTL of pins, claims, flush requests and transfers; leases have ``check_lease_keys``."""
     if not 1 <= ttl_ms <= limits.MAX_TTL_MS:
         raise InvalidRequest(f"{what} for {ttl_ms} ms; 1 to {limits.MAX_TTL_MS} are possible")
 
 
 def check_duration(duration_ms: int, what: str) -> None:
-    """For ages, idle times and grace periods: any number that is subtracted from the clock."""
+    """Check an age, idle time or grace period: any number that is subtracted from the clock."""
     if not 0 <= duration_ms <= _INT64_MAX:
         raise InvalidRequest(f"{what} of {duration_ms} ms")
 
 
 def check_sweep_limit(limit: int) -> None:
-    """For the ``limit`` of every call that deletes rows, or lists rows to delete."""
+    """Check the ``limit`` of a call that deletes rows, or lists rows to delete."""
     if limit < 1:
         raise InvalidRequest(f"a limit of {limit}; 1 is the least")
     _at_most(limit, limits.MAX_ROWS_PER_SWEEP, "rows in one call")

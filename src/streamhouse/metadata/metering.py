@@ -26,7 +26,7 @@ _CALLS: Final = frozenset(
 @dataclass(slots=True)
 class MetadataMeter:
     latency: dict[str, Latency] = field(default_factory=dict)
-    """By the name of the call; only calls that were made."""
+    """The latency of each call that was made, by its name."""
     errors: dict[str, int] = field(default_factory=dict)
 
 

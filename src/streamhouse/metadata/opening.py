@@ -1,4 +1,4 @@
-"""From a URL to a metadata store. The only place that knows which backends there are."""
+"""Opens the metadata store of a URL. The only place that knows which backends there are."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class MeterReading:
     stored: StoredUsage | None = None
 
     def as_json(self) -> dict[str, dict[str, int] | None]:
-        """For another process to merge; ``from_json`` reads it."""
+        """Return the reading for another process to merge; ``from_json`` reads it."""
         stored = asdict(self.stored) if self.stored else None
         return {"stored": stored, **{operation: asdict(totals) for operation, totals in self.totals.items()}}
 

@@ -1,4 +1,4 @@
-"""From a URL to a store.
+"""Opens the object store of a URL.
 
     file:///var/lib/streamhouse/objects      a local directory, durable
     s3://bucket/prefix                       S3 and what speaks it

@@ -105,7 +105,7 @@ async def check_objects(connection: Connection, splits: Sequence[Split]) -> None
 
 
 def ranges_between(snapshot: Snapshot, starting: Offsets, ending: Offsets) -> list[ReadRange]:
-    """Without entries yet; only those that hold something."""
+    """Return the ranges that hold something, without entries yet."""
     return [
         ReadRange(
             topic=each.topic,

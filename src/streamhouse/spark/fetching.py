@@ -101,7 +101,7 @@ class _Fetcher:
         self._reader: ObjectReader | None = None
 
     async def blocks(self, ranges: Sequence[ReadRange]) -> AsyncGenerator[StoredBatches, None]:
-        """In the order of the ranges, each from its first offset to its last."""
+        """Yield the batches in the order of the ranges, each range from its first offset to its last."""
         options = ReaderOptions(block_cache_bytes=_CACHE_BYTES, index_cache_bytes=4 * MIB, max_downloads=16)
         store = await self._connection.objects()
         self._reader = ObjectReader(store=store, offload=InlineOffload(), options=options, stats=ReaderStats())

@@ -50,7 +50,7 @@ class Flushes:
         return is_done
 
     async def _is_needed(self) -> bool:
-        """With durability in objects, whatever was acknowledged with acks=all is there already."""
+        """Whether a flush is needed. With durability in objects, what was acknowledged with acks=all is there."""
         if (await self._metadata.cluster_info()).durability is not Durability.WAL:
             return False
         return bool(await self._metadata.list_agents(alive_within_ms=_ALIVE_WITHIN_MS))

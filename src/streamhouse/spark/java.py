@@ -35,7 +35,7 @@ _HINT: Final = "install Java 17, or set JAVA_HOME to the directory of one"
 
 _LOG_FILE: Final = Path(__file__).with_name("log4j2.properties")
 _SETTLED_MS: Final = 120_000
-"""On systems without /proc, a recording of this age is finished: Java writes it within seconds."""
+"""A recording of this age is finished on systems without /proc: Java writes it within seconds."""
 _PENDING: Final = ".recording"
 
 

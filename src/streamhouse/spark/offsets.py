@@ -85,7 +85,7 @@ def read_stream_offset(document: Mapping[str, Any]) -> StreamOffset | None:
 
 
 def offsets_document(offsets: Offsets) -> dict[str, Any]:
-    """In Kafka's form, sorted: Spark compares offsets as text, so equal offsets must be equal text."""
+    """Return the offsets in Kafka's form, sorted: Spark compares them as text, so equal offsets must be equal text."""
     document: dict[str, Any] = {}
     for topic, partition in sorted(offsets):
         document.setdefault(topic, {})[str(partition)] = offsets[TopicPartition(topic, partition)]

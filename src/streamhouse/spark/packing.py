@@ -72,7 +72,7 @@ def directory_of(archive: Path) -> str:
 
 
 def spark_archive(archive: Path) -> str:
-    """As ``spark.archives`` wants it."""
+    """Return the archive's path in the form that ``spark.archives`` takes."""
     return f"{archive}#{directory_of(archive)}"
 
 

@@ -26,7 +26,7 @@ class PinTicket:
     pin_id: UUID
     ttl_ms: int
     pinned_at_ms: int
-    """By the driver's clock. Only used to skip the first renewal of a new pin."""
+    """The time of the pin, by the driver's clock. It is only used to skip the first renewal of a new pin."""
 
 
 async def pin(connection: Connection, *, owner: str, ttl_ms: int) -> PinTicket:

@@ -1,4 +1,4 @@
-"""From entries to splits: which task reads which offsets. Pure.
+"""Makes splits from entries: which task reads which offsets. Pure.
 
     orders/0  ████████████████████│██████│              every entry is laid on one line, partition after partition,
     orders/1                      │      │██│█          as long as it is heavy; the line is cut into equal lengths
@@ -33,7 +33,7 @@ ROW_WEIGHT_BYTES: Final = 64
 
 _COARSE_BYTES: Final = 16 * MIB
 _MIN_CUT_BYTES: Final = 1 * MIB
-"""For less, two tasks should not open the same segment."""
+"""Two tasks should not open the same segment for less than this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class ReadRange:
     to_offset: int
     """Exclusive."""
     entries: tuple[Entry, ...]
-    """In order, without gaps, and only those that the range needs. A hint: compaction may replace them (R7)."""
+    """The entries that the range needs, in order and without gaps. A hint: compaction may replace them (R7)."""
     is_coarse: bool = False
     """Neighbouring entries were merged to keep the plan small. Tasks look them up again."""
 

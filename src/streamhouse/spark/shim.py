@@ -173,6 +173,6 @@ def make_writers(
             sink().commit_stream(self._payload, said(messages), batchId)
 
         def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 -- Spark's
-            """As above."""
+            """Nothing to do: no intent names what the tasks have uploaded, so it is never read."""
 
     return sink, BatchWriter, StreamWriter

@@ -73,7 +73,7 @@ def batch_payload(options: Mapping[str, str], schema: StructType, overwrite: boo
 
 @one_line
 def stream_payload(options: Mapping[str, str], schema: StructType) -> bytes:
-    """For append and complete mode; update mode has ``write_stream``. Raises as ``batch_payload``."""
+    """Make the payload for append and complete mode; update mode has ``write_stream``. Raises as ``batch_payload``."""
     return pickle.dumps(_plan(options, schema, streaming=True))
 
 

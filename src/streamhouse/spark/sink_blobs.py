@@ -77,7 +77,7 @@ class _Gathered:
 
 
 class BlobSink:
-    """For one attempt of one task. ``add`` everything, then ``finish``."""
+    """Uploads the rows of one attempt of one task. ``add`` everything, then ``finish``."""
 
     def __init__(
         self,

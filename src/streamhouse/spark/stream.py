@@ -46,7 +46,7 @@ class StreamRead:
         self._connection = connect(address)
         self._loss = DataLoss(fails=options.fail_on_data_loss)
         self._target: dict[TopicPartition, int] | None = None
-        """Under available-now: how far the query goes, and no further."""
+        """How far an available-now query goes; None for other queries."""
         self._latest: Snapshot | None = None
         self._last_batch_ms = self._connection.clock.boot_ms()
         self._last_flush_ms: int | None = None

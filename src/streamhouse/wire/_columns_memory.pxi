@@ -77,7 +77,7 @@ cdef class Chunk:
 
 
 cdef class View:
-    """Somebody else's bytes, held for as long as this object lives."""
+    """The bytes of another object, held for as long as this object lives."""
 
     cdef Py_buffer buffer
     cdef bint held

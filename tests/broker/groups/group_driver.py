@@ -177,7 +177,7 @@ class Driver:
         return member_id
 
     def settle(self) -> None:
-        """Everybody syncs; the leader gives each its own name."""
+        """Every member syncs; the leader gives each its own name."""
         names = [member.member_id for member in self.group.roster]
         request = SyncRequest(
             group_id="g",

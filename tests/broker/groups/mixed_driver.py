@@ -237,7 +237,7 @@ class ClassicClient:
             self.member_id = ""
 
     def _assign(self, joined: JoinResult) -> list[tuple[str, bytes]]:
-        """In turn; a cooperative leader gives nothing to one member that another still reads."""
+        """Assign in turn; a cooperative leader gives nothing to one member that another still reads."""
         said = {member.member_id: read_subscription(member.metadata) for member in joined.members}
         given: dict[str, list[NamedPartition]] = {member_id: [] for member_id in said}
         owner = {key: member_id for member_id, each in said.items() for key in each.owned}

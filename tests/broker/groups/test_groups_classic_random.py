@@ -1,4 +1,4 @@
-"""The classic protocol under random events: nobody waits for ever, generations only grow, one reader for each part."""
+"""The classic protocol under random events: no member waits for ever, generations only grow, a part has one reader."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RandomGroup(RuleBasedStateMachine):
         self.d = Driver(GroupOptions(initial_rebalance_delay_ms=delay_ms, max_size=5))
         self.seen = 0
         self.waiting: dict[Ticket, int] = {}
-        """By ticket: when it was asked."""
+        """When each ticket was asked."""
         self.syncs: dict[Ticket, tuple[int, str]] = {}
         self.read_by: dict[tuple[int, int], str] = {}
 
@@ -59,7 +59,7 @@ class RandomGroup(RuleBasedStateMachine):
         self._held(self.d.join(name, instance=self._instance(name), protocols=protocols))
 
     @rule()
-    def everybody_joins(self) -> None:
+    def all_members_join(self) -> None:
         for member in list(self.d.group.roster):
             if member.joining is None and member.member_id in self.d.group.roster:
                 self._held(self.d.join(member.member_id, instance=member.instance_id, protocols=member.protocols))
@@ -107,7 +107,7 @@ class RandomGroup(RuleBasedStateMachine):
 
     @rule()
     def another_coordinator_takes_over(self) -> None:
-        """From the last state that was saved; here, the present one."""
+        """Begin from the last state that was saved; here, the present one."""
         saved = decode(encode(self.d.group.snapshot()))
         before = self.d.group
         self.d.take(before.end(NotCoordinator("moved")))
@@ -126,7 +126,7 @@ class RandomGroup(RuleBasedStateMachine):
             self.seen = self.d.group.generation
 
     @invariant()
-    def nobody_waits_for_ever(self) -> None:
+    def no_member_waits_for_ever(self) -> None:
         if not hasattr(self, "d"):
             return
         for ticket in [ticket for ticket in self.waiting if ticket in self.d.answers]:

@@ -141,7 +141,7 @@ def test_a_pattern_matches_whole_names_and_topics_that_come_later(c: Consumers) 
 
 
 def test_commits_are_checked_against_member_and_epoch(c: Consumers) -> None:
-    c.group.check_commit("", -1)  # no members: anybody may
+    c.group.check_commit("", -1)  # no members: any client may
     c.beat("a", 0)
     c.group.check_commit("a", 1)
     for member, epoch, code in (("x", 1, 25), ("a", 2, 113), ("a", 0, 113), ("", -1, 25)):

@@ -1,4 +1,4 @@
-"""KIP-848 groups under random events: never two readers of one partition, and everybody gets there in the end."""
+"""KIP-848 groups under random events: never two readers of one partition, and all members settle in the end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RandomConsumers(RuleBasedStateMachine):
         assignor=st.sampled_from([None, "uniform", "range"]),
         instance=st.sampled_from([None, None, "s"]),
     )
-    def somebody_comes(self, subscription: dict[str, object], assignor: str | None, instance: str | None) -> None:
+    def a_member_comes(self, subscription: dict[str, object], assignor: str | None, instance: str | None) -> None:
         self.named += 1
         joins = {**subscription, "assignor": assignor, "instance_id": instance}
         member = RealMember(self.c, f"m{self.named}", joins)
@@ -126,7 +126,7 @@ class RandomConsumers(RuleBasedStateMachine):
             self.epoch = self.c.group.group_epoch
 
     def teardown(self) -> None:
-        """Left alone, the group settles: everybody reads its target."""
+        """Left alone, the group settles: every member reads its target."""
         if not hasattr(self, "c"):
             return
         for _ in range(20):

@@ -62,7 +62,7 @@ async def test_a_group_nobody_knows(stage: Stage) -> None:
     assert await code(stage.first.commit(1, key, member_id="m", generation=1)) == 69
     older = CommitRequest(group_id=GROUP, member_id="m", instance_id=None, generation=1, offsets=[], knows_epochs=False)
     assert await code(stage.first.groups.offsets.commit(older)) == 22
-    assert await stage.first.commit(1, key) == 0  # without membership: anybody may begin one
+    assert await stage.first.commit(1, key) == 0  # without membership: any client may begin one
 
 
 async def test_who_takes_a_partition_over_sees_what_was_committed_before(stage: Stage) -> None:

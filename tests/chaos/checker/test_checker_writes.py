@@ -75,7 +75,7 @@ def test_lost(tale: Tale) -> None:
 
 
 def test_r21_a_first_batch_that_was_answered_46_is_lost(tale: Tale) -> None:
-    """As the fault of 2026-11-15 looked: acknowledged without an offset, and the next batch is in the log."""
+    """The fault of 2026-11-15 looked so: acknowledged without an offset, and the next batch is in the log."""
     tale.sent(2)
     tale.acknowledged(0, -1)
     tale.acknowledged(1, 0)

@@ -50,7 +50,7 @@ def test_loopback_needs_none(host: str) -> None:
 
 
 def test_a_wildcard_needs_an_address_to_tell_clients() -> None:
-    with pytest.raises(InvalidSetting, match=r"kafka\.advertised must be set"):
+    with pytest.raises(InvalidSetting, match=r"kafka\.advertised or agent\.address must be set"):
         kafka(listen="0.0.0.0:9092", allow_remote=True)
     flags = {"kafka.listen": "0.0.0.0:9092", "kafka.allow_remote": True, "agent.address": "broker:9092"}
     assert resolve(flags=flags).require().settings.agent.address == "broker:9092"

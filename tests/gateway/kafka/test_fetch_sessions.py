@@ -54,7 +54,7 @@ def test_a_smaller_one_that_had_its_time_makes_room_for_a_larger_one() -> None:
     clock.advance(LATE_MS - SOON_MS)
     assert is_known(sessions, small)
     assert is_known(sessions, large)
-    assert open_session(sessions, 5) == 0  # nobody has had its time yet
+    assert open_session(sessions, 5) == 0  # no session has had its time yet
     clock.advance(SOON_MS + 1)
     assert open_session(sessions, 2) == 0  # not larger
     assert open_session(sessions, 5) > 0

@@ -27,7 +27,7 @@ from streamhouse.gateway.kafka.wire.headers import request_frame
 
 
 def large_in_pieces(call: Call, body: memoryview) -> Buffers:
-    """As records leave: batch by batch."""
+    """Answer as records leave: batch by batch."""
     return (bytes(MIB // 2),) * 128
 
 

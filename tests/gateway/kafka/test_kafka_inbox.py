@@ -13,7 +13,7 @@ MIB = 1 << 20
 
 
 def receive(inbox: Inbox, data: bytes, at_most: int = SCRATCH_BYTES) -> list[bytes]:
-    """As a connection does: read what fits, take the frames, leave the scratch."""
+    """Do what a connection does: read what fits, take the frames, leave the scratch."""
     frames = []
     while data:
         room = inbox.writable(at_most)

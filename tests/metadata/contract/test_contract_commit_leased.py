@@ -291,7 +291,7 @@ async def test_two_commits_at_one_base_offset_one_wins(backend: Backend) -> None
 
 
 async def test_r1_a_stale_commit_is_refused_though_it_raced_past_a_check(backend: Backend) -> None:
-    """The former leader looks, finds itself leading, and commits while somebody takes over: one order or the other."""
+    """The former leader looks, finds itself leading, and commits while another takes over: one order or the other."""
     other = await backend.open_another()
     led = await backend.led()
     watermark, epoch = 0, led.epoch

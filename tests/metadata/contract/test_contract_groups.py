@@ -169,7 +169,7 @@ async def test_r1_a_coordinator_that_lost_its_slot_writes_nothing(backend: Backe
 
 
 async def test_r1_a_released_slot_fences_once_it_is_taken(backend: Backend) -> None:
-    """An expired lease nobody took still writes; the epoch decides, not the clock."""
+    """An expired lease that no agent took still writes; the epoch decides, not the clock."""
     fence = await coordinate(backend)
     await backend.advance(10 * TTL_MS)
     await save(backend, fence)

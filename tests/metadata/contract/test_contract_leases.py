@@ -65,7 +65,7 @@ async def test_s1_12_an_unexpired_lease_is_held_to_its_last_millisecond(backend:
 
 
 async def test_my_own_expired_lease_is_a_new_leadership(backend: Backend) -> None:
-    """In between anybody may have led; "still mine" would be a guess."""
+    """Another agent may have led in between; "still mine" would be a guess."""
     led = await backend.led()
     await backend.advance(TTL_MS)
     lease = await backend.lead(led.key, led.holder)

@@ -52,7 +52,7 @@ class LeasedModel:
     key: PartitionKey
     epoch: int = 0
     led: bool = False
-    """Whether anybody has led it since it was created."""
+    """Whether an agent has led it since it was created."""
     watermark: int = 0
     log_start: int = 0
     cursor: int = 0

@@ -73,7 +73,7 @@ async def test_r20_completion_needs_the_sender_s_epoch(backend: Backend) -> None
 
 
 async def test_r20_a_sender_that_lost_and_regained_its_lease_completes_nothing(backend: Backend) -> None:
-    """In between another may have led; the transfer belongs to the leadership that offered it."""
+    """Another agent may have led in between; the transfer belongs to the leadership that offered it."""
     story = await handover(backend, SlotKey(4))
     await backend.store.initiate_transfer(
         story.transfer_id,

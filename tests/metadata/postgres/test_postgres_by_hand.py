@@ -12,7 +12,7 @@ from streamhouse.metadata.migrations import load_migrations
 from streamhouse.metadata.postgres.store import PostgresMetadata
 from streamhouse.testing.services import PostgresService
 
-NOBODYS_WAL = "00000000-0000-0000-0000-000000000000"
+NO_WAL = "00000000-0000-0000-0000-000000000000"
 
 # The document's own words, from "Manually register an agent" on.
 REGISTER = """
@@ -129,7 +129,7 @@ async def test_r1_an_operators_lease_fences_the_leader(store: PostgresMetadata, 
     (renewal,) = await store.renew_leases(leader, [HeldLease(key=key, epoch=1)], ttl_ms=30_000)
     assert not renewal.renewed
     *_, last = await store.epoch_history(key)
-    assert (last.epoch, last.start_offset, last.agent_id, str(last.wal_id)) == (2, 1, "test-agent-2", NOBODYS_WAL)
+    assert (last.epoch, last.start_offset, last.agent_id, str(last.wal_id)) == (2, 1, "test-agent-2", NO_WAL)
 
 
 async def test_s1_13_no_hand_takes_an_epoch_back(store: PostgresMetadata, operator: asyncpg.Connection) -> None:

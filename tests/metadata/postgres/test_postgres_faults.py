@@ -247,7 +247,7 @@ async def test_calls_on_a_closed_store_are_refused_at_once(open_store: Opener) -
 async def test_r20_a_process_suspended_in_a_transaction_holds_nobody_up(
     dsn: str, open_store: Opener, first_call: bool
 ) -> None:
-    """Whoever takes over needs the rows that it has locked. Its first call has statements to prepare."""
+    """The agent that takes over needs the rows that it has locked. Its first call has statements to prepare."""
     async with lossy_proxy(dsn) as proxy:
         paused, other = await open_store(proxy.dsn), await open_store()
         keys = await topic(other, partitions=3)

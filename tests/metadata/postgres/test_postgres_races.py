@@ -86,7 +86,7 @@ async def test_r1_a_take_over_that_waited_out_a_commit_starts_at_its_watermark(
 async def test_r5_a_twin_that_waited_for_the_first_sending_finds_its_append_id(
     store: PostgresMetadata, open_store: Opener, operator: asyncpg.Connection
 ) -> None:
-    """Both sendings of one commit wait for the same row; whoever comes second answers what the first did."""
+    """Both sendings of one commit wait for the same row; the second one answers what the first did."""
     (key,) = await topic(store, leaderless=True)
     identity, blob, slices = append_id(), uploaded(), blob_slices([key], batch(4))
     other = await open_store()
@@ -180,7 +180,7 @@ async def test_r6_the_horizon_waits_for_a_topic_that_is_being_created(
            VALUES ($1, 'late', 2, 'leaderless', '{}', 0, 1)""",
         SeededRandomness(6).uuid(),
     )
-    # Waits for the name, which somebody else may be about to take.
+    # Waits for the name, which another call may be about to take.
     creating = asyncio.create_task(topic(store, "late", 2, leaderless=True))
     await until_waiting(operator)
     raising = asyncio.create_task(store.raise_gc_horizon(5_000))

@@ -29,7 +29,7 @@ OBJECT_STAMP_MS = 4_000_000_000_000
 
 
 async def append(store: SqliteMetadata, keys: Sequence[PartitionKey], seed: int, turn: int) -> list[SliceOutcome]:
-    """The commit number ``turn`` of the process ``seed``: whoever sends it, it is the same commit."""
+    """The commit number ``turn`` of the process ``seed``: it is the same commit from every sender."""
     ids = SeededRandomness(seed * 1_000_000 + turn)
     blob = ObjectRef(key=f"blob-{seed}-{turn}", size_bytes=1000, created_at_ms=OBJECT_STAMP_MS)
     batch = BatchRun(

@@ -85,7 +85,7 @@ class Ran:
         return self.wait(lambda reports: reports.get("orders", Report()).state is state)["orders"]
 
     def wait_looks(self, count: int) -> None:
-        """Until it has looked at everything so many times more."""
+        """Wait until it has looked at everything so many times more."""
         with self._changed:
             until = self._looks + count
             assert self._changed.wait_for(lambda: self._looks >= until, PATIENCE_S)
@@ -230,7 +230,7 @@ def test_only_one_of_two_runners_runs_a_table_and_the_other_takes_over(service: 
 
 
 def test_a_runner_that_is_told_to_end_stops_its_queries_and_lets_go(service: Tables) -> None:
-    """By SIGTERM, as service managers do, and by Ctrl-C."""
+    """It is told by SIGTERM, as service managers do, and by Ctrl-C."""
     for number in (signal.SIGTERM, signal.SIGINT):
         kept = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
         try:

@@ -140,7 +140,7 @@ class Story:
             return await values_of(api, "out")
 
     def kill(self, at: str, batch: int) -> dict[str, Any]:
-        """For ``drive``: what dies, in which batch."""
+        """Return, for ``drive``, what dies in which batch."""
         return {"at": at, "batch": batch, "marker": str(self.directory / f"killed {at}")}
 
     def drive(self, *kills: dict[str, Any], master: str, config: dict[str, str]) -> int:

@@ -108,7 +108,7 @@ class Pipeline:
         return Path(checkpoint_path(self.place.checkpoints, self.stored))
 
     def forget_last_commit(self) -> None:
-        """As if the runner had been killed between the target's commit and Spark's own."""
+        """Make it look as if the runner had been killed between the target's commit and Spark's own."""
         commits = [path for path in (self.checkpoint / "commits").iterdir() if path.name.isdigit()]
         last = max(commits, key=lambda path: int(path.name))
         last.unlink()

@@ -1,4 +1,4 @@
-"""From a spec to a query, without a session: where a source begins, what has state, and what is refused in one line."""
+"""A spec becomes a query, without a session: where a source begins, what has state, and what is refused in one line."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_query_that_reads_none_of_its_sources_is_refused() -> None:
 
 
 class Refused(AnalysisException):
-    """As the JVM's comes: its message begins with a code and ends with the plan."""
+    """An error as the JVM sends it: its message begins with a code and ends with the plan."""
 
     def getMessage(self) -> str:  # noqa: N802 - Spark's name
         return "[UNRESOLVED_COLUMN] A column `valu` cannot be resolved. SQLSTATE: 42703;\n'Project ['valu]"

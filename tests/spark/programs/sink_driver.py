@@ -26,7 +26,7 @@ BATCH_ID = "streaming.sql.batchId"
 
 
 class DeadlyWriter(DataSourceStreamArrowWriter):
-    """Of this program, so that it is pickled whole; around the real one."""
+    """Wraps the real writer. It belongs to this program, so that it is pickled whole."""
 
     def __init__(self, inner: Any, kills: list[dict[str, Any]], driver: list[int]) -> None:
         self._inner = inner
@@ -68,7 +68,7 @@ def is_first(marker: str) -> bool:
 
 
 def grandparent() -> int:
-    """Of a Python worker: its daemon's parent is the executor's JVM."""
+    """Return the grandparent of a Python worker: its daemon's parent is the executor's JVM."""
     status = Path(f"/proc/{os.getppid()}/stat").read_text()
     return int(status.rpartition(")")[2].split()[1])
 

@@ -50,7 +50,7 @@ def batch(number: int, begin: int, end: int, *, query: str = "q1", generation: i
 
 
 def rows(begin: int, end: int, **columns: pa.Array) -> pa.Table:
-    """Of offsets ``begin`` to ``end``, one a minute."""
+    """Return the rows of offsets ``begin`` to ``end``, one for each minute."""
     offsets = range(begin, end)
     own = pa.table(
         {
@@ -75,11 +75,11 @@ class TableGround:
 
     @property
     def store(self) -> TableStore:
-        """As another process would open it."""
+        """Open the store as another process would do."""
         return open_table(self.storage, self.address)
 
     def files(self, table: pa.Table, *, tag: str = "q1-000000000000", made_ms: int | None = None) -> list[WrittenFile]:
-        """As a task writes them; ``made_ms`` is what its clock says."""
+        """Write files as a task does; ``made_ms`` is what its clock says."""
         store, clock = self.store, SystemClock()
 
         def place(bucket: str | None) -> str:
@@ -95,7 +95,7 @@ class TableGround:
         return files.finish()
 
     def offsets(self) -> list[int]:
-        """By DuckDB."""
+        """Return the offsets that DuckDB reads."""
         return [row[0] for row in self.query("SELECT _offset FROM rows ORDER BY _offset")]
 
     def query(self, sql: str) -> Sequence[tuple[Any, ...]]:

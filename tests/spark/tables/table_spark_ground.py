@@ -80,7 +80,7 @@ class SparkGround:
             attempt.stop()
 
     def forget_last_commit(self, stored: StoredTable) -> None:
-        """As if the driver had been killed between the table's commit and Spark's own."""
+        """Make it look as if the driver had been killed between the table's commit and Spark's own."""
         commits = Path(checkpoint_of(self.place.checkpoints, stored)) / "commits"
         last = max((path for path in commits.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
         last.unlink()

@@ -179,7 +179,7 @@ def test_r7_a_version_s_age_counts_from_when_it_was_replaced() -> None:
 
 
 def _metadata(snapshots: list[dict[str, object]]) -> TableMetadata:
-    """With a tag on the second one."""
+    """Return metadata with a tag on the second snapshot."""
     return TableMetadataV2.model_validate(
         {
             "format-version": 2,

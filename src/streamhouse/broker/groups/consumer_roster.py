@@ -64,7 +64,7 @@ class ConsumerMember:
 
     @property
     def weight_bytes(self) -> int:
-        """About the bytes that the member takes in the saved row, without its partitions."""
+        """The bytes that the member takes in the saved row, about, without its partitions."""
         texts = (self.member_id, self.instance_id, self.rack_id, self.client_id, self.client_host, self.topic_pattern)
         named = sum(len(name) + 2 for name in self.topic_names)
         classic = 0 if self.classic is None else self.classic.weight_bytes

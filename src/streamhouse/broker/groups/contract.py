@@ -33,7 +33,7 @@ class TimerKind(StrEnum):
     REVOKE = "revoke"
     """One member has not given up its partitions in time: remove it."""
     SILENCE = "silence"
-    """After a take-over: save which members have not sent a request yet."""
+    """Save which members have not sent a request since the take-over."""
 
 
 @dataclass(frozen=True, slots=True)

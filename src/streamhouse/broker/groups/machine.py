@@ -28,10 +28,10 @@ class Silence:
 
     def __init__(self) -> None:
         self._before: dict[str, int] = {}
-        """By member, its silence under earlier coordinators. A member that sends a request is removed."""
+        """The silence of each member under earlier coordinators. A member that sends a request is removed."""
         self._since_ms = 0
         self._written: dict[str, int] = {}
-        """As of the last step: what the store has, or will have soon."""
+        """What the store has, or will have soon, as of the last step."""
 
     def begin(self, sessions_ms: Mapping[str, int], before_ms: Mapping[str, int], now_ms: int) -> dict[str, int]:
         """The group was taken over with these members. Returns when the session of each of them ends."""

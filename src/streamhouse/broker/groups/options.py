@@ -36,4 +36,4 @@ class GroupOptions:
     """A group without members for that long is deleted with its offsets."""
     offsets_retention_check_ms: int = 600_000
     max_groups: int = 100_000
-    """In one process. A group takes about 1 KB, so this limit keeps made-up names from filling the memory."""
+    """The most groups of one process. A group takes about 1 KB, so this keeps made-up names from filling the memory."""

@@ -76,7 +76,7 @@ class Reconciling(Machine):
     # Members.
 
     def _check_room(self, *, joins: bool, more_bytes: int, names: tuple[str, ...] | list[str], topics: Topics) -> None:
-        """Before anything changes: a group has to fit into its row. ``names``: topics that will be read."""
+        """Refuse a change after which the group would not fit into its row. ``names``: topics that will be read."""
         if joins and len(self.roster) >= self._options.max_size:
             raise GroupFull(f"group {self.group_id} has {len(self.roster)} members, which is the limit")
         more = {topics[name].topic_id: topics[name].partition_count for name in names if name in topics}

@@ -38,7 +38,7 @@ class GroupMember:
 
     @property
     def weight_bytes(self) -> int:
-        """About the bytes that the member takes in the saved row, without its assignment."""
+        """The bytes that the member takes in the saved row, about, without its assignment."""
         texts = (self.member_id, self.instance_id or "", self.client_id, self.client_host)
         protocols = sum(len(name) * 4 + len(metadata) + 8 for name, metadata in self.protocols)
         return _MEMBER_OVERHEAD_BYTES + sum(len(text) * 4 for text in texts) + protocols

@@ -95,7 +95,7 @@ class ConsumerSnapshot:
     """The topics of the target assignment, with the partition counts that it was made with."""
     members: tuple[ConsumerMemberSnapshot, ...]
     silent: tuple[tuple[str, int], ...] = ()
-    """As in ClassicSnapshot."""
+    """The same as ``silent`` of ClassicSnapshot."""
 
 
 GroupSnapshot = ClassicSnapshot | ConsumerSnapshot

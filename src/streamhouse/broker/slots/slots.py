@@ -107,7 +107,7 @@ class Slots:
         self._store_calls: set[asyncio.Task[Any]] = set()
 
     def add_user(self, user: SlotUser) -> None:
-        """Before the first slot is gained."""
+        """Must be called before the first slot is gained."""
         self._users.append(user)
 
     # Gaining and losing.

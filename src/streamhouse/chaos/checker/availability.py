@@ -31,7 +31,7 @@ class SilentPeriod:
     begin_ms: int
     end_ms: int
     waited_ms: int
-    """Without the excluded spans and without time in which nothing was asked for."""
+    """The length, without the excluded spans and without time in which nothing was asked for."""
 
 
 @dataclass(slots=True, kw_only=True)

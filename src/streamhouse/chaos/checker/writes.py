@@ -40,7 +40,7 @@ class WriteFacts:
     """What was counted on one partition, right or wrong."""
 
     acknowledged: Counter[str] = field(default_factory=Counter)
-    """By client and acks, such as ``librdkafka all``."""
+    """The number of acknowledged writes, by client and acks, such as ``librdkafka all``."""
     failed: int = 0
     unresolved_present: int = 0
     """Given up by the client, and in the log all the same, which is allowed."""
@@ -56,7 +56,7 @@ class AckedLog:
 
     def __init__(self) -> None:
         self.keys = array("q")
-        """By offset; _NOTHING where a hole is, _FOREIGN where a damaged record is."""
+        """The key at each offset; _NOTHING where a hole is, _FOREIGN where a damaged record is."""
         self.end = 0
         self.complete = False
 

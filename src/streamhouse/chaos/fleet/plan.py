@@ -52,7 +52,7 @@ class FaultSchedule:
         self._lease_s = lease_s
 
     def pause_s(self) -> float:
-        """Until the next fault."""
+        """Return the time until the next fault."""
         return self._randomness.uniform(0.4, 1.6) * self._every_s
 
     def next(self) -> PlannedFault:

@@ -47,7 +47,7 @@ class Burst:
 
     @property
     def weight(self) -> float:
-        """In small records: a large one costs as much as several."""
+        """The cost, counted in small records: a large one costs as much as several."""
         return len(self.places) * self.count * (1 + self.padding_bytes / 8192)
 
 
@@ -56,7 +56,7 @@ def pick(randomness: Randomness, items: Sequence[T]) -> T:
 
 
 def some(randomness: Randomness, items: Sequence[T], low: int, high: int) -> list[T]:
-    """Between ``low`` and ``high`` of them, in a random order."""
+    """Return between ``low`` and ``high`` of the items, in a random order."""
     left = list(items)
     count = min(len(left), whole(randomness, low, high))
     return [left.pop(min(int(randomness.uniform(0, len(left))), len(left) - 1)) for _ in range(count)]

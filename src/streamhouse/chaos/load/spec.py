@@ -49,7 +49,7 @@ class LoadSpec:
         path.write_text(json.dumps(asdict(self), indent=2))
 
     def save_for_java(self, path: Path) -> None:
-        """As Java properties, which its standard library reads."""
+        """Save it as Java properties, which Java's standard library reads."""
         fields = {name: value for name, value in asdict(self).items() if name not in ("topics", "groups")}
         fields["topics"] = ",".join(f"{name}:{partitions}" for name, partitions in self.topics.items())
         fields["groups"] = ",".join(f"{group.name}:{group.protocol}:{group.members}" for group in self.groups)

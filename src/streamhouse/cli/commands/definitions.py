@@ -104,7 +104,7 @@ class DefinitionCommands(ABC, Generic[S]):
         reset: Annotated[bool, typer.Option("--reset", help="Begin again, from where the definition starts.")] = False,
         yes: YesOption = False,
     ) -> None:
-        """Start them; a runner picks them up within a second."""
+        """Start the named definitions; a runner picks them up within a second."""
         service = self.open(chosen)
         if reset:
             consent([line for name in names for line in self.reset_plan(service.get(name))], yes=yes)
@@ -115,14 +115,14 @@ class DefinitionCommands(ABC, Generic[S]):
             note(f"no runner is there: start one with `streamhouse {self.noun} run`")
 
     def stop(self, chosen: ChosenSettings, names: Names) -> None:
-        """Stop them; they go on from there when started again."""
+        """Stop the named definitions; when they are started again, they go on where they stopped."""
         service = self.open(chosen)
         for name in names:
             service.want(name, WantedState.STOPPED)
             note(f"{name} is stopped")
 
     def list_(self, chosen: ChosenSettings, output: OutputOption = Output.TABLE) -> None:
-        """List all of them: the wanted state, and what the runner reports."""
+        """List all definitions: the wanted state, and what the runner reports."""
         service = self.open(chosen)
         now_ms = service.now_ms()
         rows = [self._row(stored, now_ms) for stored in service.list()]

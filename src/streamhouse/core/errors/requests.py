@@ -45,7 +45,7 @@ class RecordError(NamedTuple):
     """What is wrong with one record of a batch."""
 
     position: int
-    """In the batch, from 0."""
+    """The position in the batch, from 0."""
     message: str
 
 

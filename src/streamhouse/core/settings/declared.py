@@ -174,7 +174,7 @@ class AgentSettings:
         example="broker-1.internal:9092",
         pattern=r"[^\s/@]{1,255}:[0-9]{1,5}",
         allowed="host:port",
-        doc="The host:port under which clients and other agents reach this one. Unset: where it listens.",
+        doc="The host:port that clients are told for this agent. Unset: where it listens.",
         why="right wherever no proxy or container stands between",
     )
     heartbeat_interval_ms: int = duration(

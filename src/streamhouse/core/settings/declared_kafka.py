@@ -37,7 +37,7 @@ class KafkaSettings:
     advertised: tuple[Address, ...] | None = optional_addresses(
         example="broker-1.example.com:9092",
         doc="What clients are told to connect to: one address for each of kafka.listen, in the same order. Unset: "
-        "agent.address, else where it listens.",
+        "agent.address (for the first listener, and for listeners on every address), else where it listens.",
         why="right wherever no proxy or container stands between",
     )
     allow_remote: bool = boolean(

@@ -75,7 +75,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         keys=("kafka.listen", "kafka.advertised", "agent.address"),
-        must="kafka.advertised must be set where kafka.listen takes every address of the machine",
+        must="kafka.advertised or agent.address must be set where kafka.listen takes every address of the machine",
         because="clients cannot connect to a wildcard address, they must be told a real one",
         holds=lambda s: (
             s.kafka.advertised is not None

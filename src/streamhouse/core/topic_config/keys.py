@@ -323,7 +323,8 @@ _KEYS: Final = (
         default="false",
         immutable=True,
         doc="StreamHouse's own: write through any agent straight to the object store (leaderless), instead of through "
-        "the partition's lease holder. Set when the topic is created, fixed from then on.",
+        "the partition's lease holder. Set when the topic is created, fixed from then on. Not built yet: today only "
+        "the Spark sink writes to such topics.",
     ),
 )
 

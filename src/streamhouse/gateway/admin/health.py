@@ -1,7 +1,7 @@
 """What ``/readyz`` says of a process. Pure; app/health.py finds it out.
 
 ready       200   it serves clients, and nothing is wrong
-degraded    200   it serves clients; something is wrong that other agents cannot do better
+degraded    200   it serves clients, but has a problem that moving clients to another agent would not solve
 not ready   503   it cannot serve: it starts or stops, a store is away, or its disk takes no writes
 """
 
@@ -34,7 +34,7 @@ class HealthProblem:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthReport:
     process: str
-    """For people: "agent a-1", "server without an agent"."""
+    """The name that people read: "agent a-1", "server without an agent"."""
     problems: Sequence[HealthProblem] = ()
 
     @property

@@ -24,7 +24,7 @@ _TOKEN: Final = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzAB
 class Request:
     method: str
     path: str
-    """Without the query."""
+    """The path, without the query."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ def parse_head(head: bytes) -> Request:
 
 
 def _headers(lines: list[str]) -> dict[str, str]:
-    """By their names in lower case."""
+    """Return the headers by their names in lower case."""
     found: dict[str, str] = {}
     for line in lines:
         name, colon, value = line.partition(":")

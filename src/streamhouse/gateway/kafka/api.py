@@ -104,7 +104,7 @@ _APIS: dict[int, Api] = {}
 
 
 def apis() -> Mapping[int, Api]:
-    """By key: what this server speaks."""
+    """Return the APIs that this server speaks, by key."""
     return _APIS
 
 

@@ -88,7 +88,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._serve()
 
     def pause_writing(self) -> None:
-        """In the middle of ``_flush``, which tells the connections when all of an answer is written."""
+        """Called in the middle of ``_flush``, which tells the connections when all of an answer is written."""
         self._stuck = True
 
     def resume_writing(self) -> None:

@@ -7,8 +7,8 @@
     slow         takes none of its answers                                      limits.slow_reader_timeout_ms
     lingering    closed, and does not take the last answer                      limits.slow_reader_timeout_ms
 
-One timer looks once a second while anyone is connected: at the oldest newcomers, at everyone who is slow or in the
-middle of something, and at some of the others in turn, so that ten thousand idle ones cost nothing to speak of.
+One timer looks once a second while there are connections: at the oldest newcomers, at all that are slow or in the
+middle of a request, and at some of the others in turn, so that ten thousand idle connections cost almost nothing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ServerLimits:
     slow_reader_timeout_ms: int = 30_000
     max_fetch_sessions: int = 1_000
     stop_grace_ms: int = 5_000
-    """For how long a server that stops still answers the requests under way."""
+    """How long a server that stops still answers the requests under way."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class ServerStats:
     in_flight: int = 0
     """Requests under way."""
     closed: dict[str, int] = field(default_factory=dict)
-    """By reason; "client" where the client closed."""
+    """The number of closed connections, by reason; "client" where the client closed."""
 
     def count_closed(self, reason: str) -> None:
         self.closed[reason] = self.closed.get(reason, 0) + 1

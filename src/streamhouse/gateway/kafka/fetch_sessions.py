@@ -68,7 +68,7 @@ class _Session:
 
 
 class FetchContext:
-    """One fetch: what to read, and afterwards what of it to tell. ``error_code``: nothing, but that."""
+    """One fetch: what to read, then which answers to send. If ``error_code`` is set, the answer is only this error."""
 
     __slots__ = ("_by_id", "_new", "_session", "_sessions", "error_code", "wanted")
 
@@ -90,7 +90,7 @@ class FetchContext:
         self._by_id = by_id
 
     def tell(self, answers: Sequence[PartitionAnswer]) -> tuple[int, Sequence[int]]:
-        """Given one answer for each of ``wanted``: the session id to tell, and the places of the answers to tell."""
+        """Return the session id and the indexes of the answers to send. ``answers`` has one for each of ``wanted``."""
         if self._session is not None:
             return self._session.session_id, _news_of(self._session, self.wanted, answers)
         everything = range(len(answers))

@@ -36,14 +36,14 @@ HEALTH: Final = "stored objects"
 _REMIND_MS: Final = 5 * 60_000
 _CHECK_EVERY_S: Final = 5.0
 _LEAST_PAUSE_S: Final = 1.0
-"""Between two rounds of checks, however many reads succeed."""
+"""The shortest pause between two rounds of checks, however many reads succeed."""
 _CHECKS_PER_ROUND: Final = 20
 
 _log = logging.getLogger(__name__)
 
 
 def unheard(where: str, error: Exception | None) -> None:
-    """For a reader without an agent."""
+    """The report of a reader without an agent: it does nothing."""
 
 
 class _Place(NamedTuple):

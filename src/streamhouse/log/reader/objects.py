@@ -97,7 +97,7 @@ class ObjectReader:
         self._block_calls: SharedCalls[BlockId, Block] = SharedCalls()
         self._segment_calls: SharedCalls[str, _OpenSegment] = SharedCalls()
         self._confirmed: dict[str, tuple[float, DamagedObject]] = {}
-        """For each object: until when its confirmed damage is believed without another download."""
+        """Tells until when the confirmed damage of each object is believed without another download, with its error."""
 
     @property
     def cached_bytes(self) -> int:

@@ -16,7 +16,7 @@ class ReaderOptions:
     index_cache_bytes: int = 8 * MIB
     """Footers and indexes of segments: about 400 bytes for each MB of log."""
     max_cached_entries: int = 10_000
-    """About 700 bytes each, over all partitions."""
+    """The most entries over all partitions; each takes about 700 bytes."""
     max_known_partitions: int = 100_000
     """Partitions whose watermark and log start are kept in memory; about 500 bytes each."""
     read_ahead_bytes: int = 8 * MIB

@@ -20,7 +20,7 @@ V = TypeVar("V")
 
 
 class SharedCalls(Generic[K, V]):
-    """At most one running call for each key; callers that come meanwhile wait for the same answer."""
+    """Keeps at most one running call for each key; callers that come meanwhile wait for the same answer."""
 
     def __init__(self) -> None:
         self._flights: dict[K, asyncio.Future[V]] = {}

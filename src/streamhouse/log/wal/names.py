@@ -45,7 +45,7 @@ class WalDirectory:
     """The files of a directory by kind."""
 
     log_files: dict[int, Listed]
-    """By generation, ascending."""
+    """The files by generation, ascending."""
     spares: dict[int, Listed]
     unfinished: tuple[str, ...]
     id_file: Listed | None

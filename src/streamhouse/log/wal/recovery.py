@@ -73,7 +73,7 @@ class Recovered:
     _files: dict[int, RecoveredFile] = field(repr=False)
 
     def frames(self) -> Iterator[Frame]:
-        """In LSN order. Payloads are views of the mapped files; they stay valid as long as they are referenced."""
+        """Yield the frames in LSN order. Payloads are views of the mapped files; they stay valid while referenced."""
         for generation in list(self._files):
             if (file := self._files.get(generation)) is not None:
                 yield from (frame for frame in frames(file.view, file.scanned) if frame.kind is FrameKind.DATA)

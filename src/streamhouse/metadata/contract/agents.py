@@ -36,7 +36,7 @@ class RegisteredAgent:
     node_id: int
     """Kafka's int32 broker id: given once per agent id, kept through restarts and deregistration, never reused."""
     listeners: Mapping[str, str]
-    """As registered. An agent of the version before, which registers one address, has the listener "kafka"."""
+    """The registered addresses by protocol. An agent of the version before registers one address, as "kafka"."""
     availability_zone: str
     agent_group: str
     last_heartbeat_ms: int
@@ -67,4 +67,5 @@ class Agents(ABC):
     async def list_agents(
         self, *, alive_within_ms: int | None = None, agent_group: str | None = None
     ) -> list[RegisteredAgent]:
-        """By agent id. ``alive_within_ms``: only those with a heartbeat that recent by the store's clock."""
+        """Return the agents, sorted by id; with ``alive_within_ms`` only those whose last heartbeat is that recent by
+        the store's clock."""

@@ -77,4 +77,4 @@ class Definitions(ABC):
 
     @abstractmethod
     async def list_definitions(self, kind: str | None = None) -> list[Definition]:
-        """By kind and name; None: of every kind."""
+        """Return the definitions of a kind, or with None of every kind, sorted by kind and name."""

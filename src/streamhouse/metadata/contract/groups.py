@@ -46,7 +46,7 @@ class Group:
     """The coordinator's own encoding of members, protocol and assignments."""
     updated_at_ms: int
     empty_since_ms: int | None
-    """Since when it has had no members; None while it has."""
+    """The time since which it has had no members; None while it has members."""
     offsets_version: int
     """Grows with every change of its offsets."""
 
@@ -87,25 +87,25 @@ class Groups(ABC):
 
     @abstractmethod
     async def list_groups(self, slot: SlotKey | None = None) -> list[Group]:
-        """By group id; all, or those a new coordinator of this slot takes over."""
+        """Return the groups, sorted by id: all, or those that a new coordinator of this slot takes over."""
 
     @abstractmethod
     async def delete_group(self, group_id: str, fence: SlotFence) -> bool:
-        """With its offsets. False when it was already gone. Raises StaleEpoch, GroupNotEmpty."""
+        """Delete the group and its offsets. False when it was already gone. Raises StaleEpoch, GroupNotEmpty."""
 
     @abstractmethod
     async def commit_offsets(
         self, group_id: str, fence: SlotFence, offsets: Sequence[OffsetCommit]
     ) -> list[PartitionKey]:
-        """By the coordinator. Creates the group's row when missing. Returns the keys that were *not* written because
-        the partition does not exist; the rest is written, all or nothing. A group without members stays alive by it:
-        ``empty_since`` starts anew. Raises StaleEpoch, LimitExceeded.
+        """The coordinator commits offsets. Creates the group's row when missing. Returns the keys that were *not*
+        written because the partition does not exist; the rest is written, all or nothing. A group without members stays
+        alive by it: ``empty_since`` starts anew. Raises StaleEpoch, LimitExceeded.
         """
 
     @abstractmethod
     async def commit_offsets_simple(self, group_id: str, offsets: Sequence[OffsetCommit]) -> list[PartitionKey]:
-        """Without members or coordinator. Raises GroupNotEmpty while the group has members; otherwise as
-        ``commit_offsets``.
+        """Commit offsets of a group that has no members and no coordinator. Raises GroupNotEmpty while the group has
+        members; otherwise the same as ``commit_offsets``.
         """
 
     @abstractmethod

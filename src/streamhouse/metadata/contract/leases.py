@@ -59,9 +59,9 @@ class Lease:
     acquired_at_ms: int
     expires_at_ms: int
     expired: bool
-    """By the store's clock, when it was read."""
+    """Whether it had expired by the store's clock when it was read."""
     high_watermark: int
-    """From the same write or read as the epoch; -1 for a slot."""
+    """The watermark of the same write or read as the epoch; -1 for a slot."""
 
 
 class AcquireVerdict(StrEnum):
@@ -94,7 +94,7 @@ class RenewOutcome:
     key: LeaseKey
     renewed: bool
     lease: Lease | None
-    """As it stands now; None when the partition is gone."""
+    """The lease as it is now; None when the partition is gone."""
 
 
 class TransferState(StrEnum):

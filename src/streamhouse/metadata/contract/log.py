@@ -161,7 +161,7 @@ class SliceOutcome:
     base_offset: int = -1
     end_offset: int = -1
     high_watermark: int = -1
-    """After this commit when COMMITTED, else as found; -1 when GONE."""
+    """The watermark after this commit when COMMITTED, else as found; -1 when GONE."""
     leader_epoch: int = -1
     """The epoch in the partition's row; -1 when GONE."""
     batches: tuple[BatchOutcome, ...] = ()

@@ -91,7 +91,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """A reader's promise to still need what was referenced when it began."""
+    """A row by which a reader keeps the objects that were referenced when it began from being deleted."""
 
     pin_id: UUID
     owner: str

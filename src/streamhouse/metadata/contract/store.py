@@ -38,7 +38,7 @@ class ClusterInfo:
     gc_horizon_ms: int
     schema_version: int
     backend: str
-    """For people: "SQLite 3.45.1", "PostgreSQL 15.18"."""
+    """The name that people read: "SQLite 3.45.1", "PostgreSQL 15.18"."""
 
 
 class ChangeKind(StrEnum):

@@ -44,7 +44,7 @@ class Tx:
         return self._connection.executemany(sql, rows).rowcount if rows else 0
 
     def run_rows(self, sql: str, rows: Sequence[Row]) -> int:
-        """Like ``run_many`` with ``{rows}`` in ``sql`` standing for many rows of values at once.
+        """Execute as ``run_many`` does; ``{rows}`` in ``sql`` stands for many rows of values at once.
 
         Each statement gives the interpreter lock up and takes it back; beside a busy event loop that, not SQLite, is
         what a commit of a hundred partitions would wait for.

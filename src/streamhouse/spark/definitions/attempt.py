@@ -34,7 +34,7 @@ class Attempt:
     query: StreamingQuery
     target: Target
     resumed: str
-    """For messages: where the query goes on."""
+    """Where the query goes on, in the words of messages."""
 
     @property
     def is_active(self) -> bool:

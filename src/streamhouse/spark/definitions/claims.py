@@ -54,7 +54,7 @@ class Claims:
         self._owner = owner
         self._clock = clock
         self._until_ms: dict[str, int] = {}
-        """By the boot clock, how long each claim is valid at least."""
+        """How long each claim is valid at least, by the boot clock."""
 
     def hold(self, name: str) -> bool:
         """Take or renew a claim; True while it is ours. If the store does not answer, it counts until it expires."""

@@ -45,7 +45,7 @@ class Report:
     lag: int | None = None
     """Records in the topics that are not in the target yet."""
     failures: int = 0
-    """In a row."""
+    """The number of failures in a row."""
     error: str = ""
     retry_at_ms: int | None = None
     events: tuple[Event, ...] = field(default=())

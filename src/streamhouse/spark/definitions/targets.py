@@ -36,7 +36,7 @@ class Target(Protocol):
 
     @property
     def name(self) -> str:
-        """For messages: "delta table s3://lake/orders"."""
+        """The name that messages use: "delta table s3://lake/orders"."""
 
     @property
     def failure(self) -> LastFailure:
@@ -75,7 +75,7 @@ class BatchPlan:
     """All that the process needs that writes a batch."""
 
     owner: str
-    """For messages: "pipeline orders"."""
+    """The name that messages use: "pipeline orders"."""
     generation: int
     checkpoint: str
     writer: BatchWriter
@@ -97,7 +97,7 @@ def batch_by_batch(frame: DataFrame, plan: BatchPlan, failure: LastFailure) -> D
 
 
 def compute_only(rows: DataFrame) -> None:
-    """For a skipped batch: Spark keeps the state of a query only if the rows of the batch were computed."""
+    """Compute the rows of a skipped batch: Spark keeps the state of a query only if they were computed."""
     rows.write.format("noop").mode("overwrite").save()
 
 

@@ -121,7 +121,7 @@ Options = dict[
 class Watermark(Document, frozen=True, kw_only=True):
     column: Annotated[Text, _INTERVAL]
     delay: Annotated[str, Meta(min_length=1, pattern=_DELAY), _INTERVAL]
-    """As Spark reads intervals: ``10 minutes``."""
+    """The delay in the form of Spark's intervals: ``10 minutes``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +236,7 @@ class PipelineSpec:
     available_now: bool = False
     """Read what there is, then end."""
     isolated: bool = False
-    """In a Spark application of its own."""
+    """Whether it runs in a Spark application of its own."""
 
     @property
     def ends(self) -> bool:

@@ -122,7 +122,7 @@ def wider(one: pa.DataType | None, other: pa.DataType) -> pa.DataType:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Without Arrow's large variants, which some libraries return and the formats do not distinguish."""
+    """Return the type without Arrow's large variants: some libraries return them, the formats do not know them."""
     if pa.types.is_large_string(kind):
         return pa.string()
     if pa.types.is_large_binary(kind):

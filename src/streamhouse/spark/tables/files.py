@@ -30,7 +30,7 @@ _FORMS: Final = {PartitionBy.DAY: "%Y-%m-%d", PartitionBy.HOUR: "%Y-%m-%d-%H"}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenFile:
     path: str
-    """Below the table's location."""
+    """The path below the table's location."""
     bucket: str | None
     """2024-01-02, or 2024-01-02-03 by hours; None without partitioning."""
     rows: int

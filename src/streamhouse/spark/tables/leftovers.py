@@ -27,7 +27,7 @@ _SHOWN_PATHS: Final = 3
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundFile:
     path: str
-    """Below the table's location."""
+    """The path below the table's location."""
     size_bytes: int
     modified_ms: int
 

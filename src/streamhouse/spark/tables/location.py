@@ -26,7 +26,7 @@ _UNUSABLE: Final = frozenset("%?#\n\r\0")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
     url: str
-    """Without a slash at its end."""
+    """The URL, without a slash at its end."""
     options: StoreOptions
 
     @property
@@ -35,7 +35,7 @@ class Location:
 
     @property
     def path(self) -> str:
-        """As pyarrow's file systems want it: /srv/orders, or bucket/orders."""
+        """The path in the form that pyarrow's file systems take: /srv/orders, or bucket/orders."""
         return str(local_path(self.url)) if self.is_local else self.url.split("://", 1)[1]
 
     def filesystem(self) -> pafs.FileSystem:

@@ -1,4 +1,4 @@
-"""From a storage's description to the table that it describes. The only place that knows which formats there are."""
+"""Opens the table that a storage's description describes. The only place that knows which formats there are."""
 
 from __future__ import annotations
 

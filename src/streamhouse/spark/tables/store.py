@@ -42,7 +42,7 @@ class Standing:
     """What a batch needs to know of its table."""
 
     schema: pa.Schema
-    """Without the column that directories stand for."""
+    """The schema, without the column that directories stand for."""
     progress: Progress | None
 
 
@@ -54,7 +54,7 @@ class TableState:
     rows: int
     size_bytes: int
     version: str
-    """For people: the format's own name of this state."""
+    """The format's own name of this state; people read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +181,7 @@ class TableStore(ABC):
         return done
 
     def check_free(self, *but: str) -> None:
-        """Before a table is made: ``drop`` could not tell its files from others. Raises InvalidSetting."""
+        """Check that a new table's place is free: ``drop`` could not know its files. Raises InvalidSetting."""
         others = [file.path for file in self._found() if file.path.partition("/")[0] not in but]
         if others:
             raise InvalidSetting(

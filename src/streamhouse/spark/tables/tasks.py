@@ -63,7 +63,7 @@ class TaskResult:
 
 
 def write_rows(payload: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """For mapInArrow."""
+    """Write the rows of one task; Spark calls it with mapInArrow."""
     plan = pickle.loads(payload)
     assert isinstance(plan, TaskPlan)
     task = _Task(plan)

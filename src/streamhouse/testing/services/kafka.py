@@ -92,7 +92,7 @@ class KafkaService(Service):
         return self.process.pid
 
     def wait(self) -> None:
-        """Until this node knows every broker of the cluster."""
+        """Wait until this node knows every broker of the cluster."""
         wait_ready("Apache Kafka", self.process, self._command, self._ready, timeout_ms=_START_TIMEOUT_MS)
 
     def kill(self) -> None:

@@ -205,7 +205,7 @@ def _configure(home: Path, *, port: int, durable: bool) -> None:
 
 
 def _reachable_binaries(binaries: PostgresBinaries, home: Path, run_as: RunAs | None) -> PostgresBinaries:
-    """As root, a wheel inside a private home directory is closed to the server's user: give it a copy it can run."""
+    """Copy a wheel inside root's private home directory, which is closed to the server's user, to where it can run."""
     if reachable(binaries.directory, run_as):
         return binaries
     # Its libraries lie beside the package, found by relative paths: the tree is copied as it is.

@@ -60,7 +60,7 @@ class SparkCluster(Stoppable):
         return [process.pid for process in self._processes[1:]]
 
     def alive_workers(self) -> int:
-        """As the master sees it; 0 while it does not answer."""
+        """Return the number of workers that the master counts as alive; 0 while it does not answer."""
         with contextlib.suppress(OSError, ValueError):
             with urllib.request.urlopen(self._status_url, timeout=_PROBE_TIMEOUT_S) as answer:
                 workers = json.load(answer)["workers"]

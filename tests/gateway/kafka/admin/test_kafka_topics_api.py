@@ -155,8 +155,8 @@ def test_a_topic_by_name_and_id_or_twice_is_refused_and_stays(port: KafkaPort) -
     assert both.error_code == 42
     (twice,) = delete(port, {"name": name}, {"name": name})
     assert twice.error_code == 42
-    (nobody,) = delete(port, {"name": None, "topic_id": uuid.uuid4()})
-    assert nobody.error_code == 100
+    (missing,) = delete(port, {"name": None, "topic_id": uuid.uuid4()})
+    assert missing.error_code == 100
     assert port.metadata(name).topics[0].error_code == 0
 
 

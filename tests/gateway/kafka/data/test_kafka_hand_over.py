@@ -30,7 +30,7 @@ from streamhouse.gateway.kafka.handlers import register_all
 
 
 async def hand_over(kafka: Ground) -> PartitionKey:
-    """Begun: everything is flushed and the partition is closed, and nobody else leads yet."""
+    """Begun: everything is flushed and the partition is closed, and no other agent leads yet."""
     kafka.view._alone = False  # the platform behind it is, but that is not what is tried here
     (key,) = (await kafka.sh.topic("t")).partition_keys()
     (lease,) = await kafka.sh.stores.metadata.list_leases(keys=[key])

@@ -353,7 +353,7 @@ async def test_a_producer_that_finds_no_room_for_long_is_told_why(
     budget = kafka.sh.agent.log._budget
     monkeypatch.setattr(budget, "max_bytes", 4000)
     monkeypatch.setattr(produce, "MAX_WAIT_S", 0.05)
-    budget.held_bytes += 3000  # nobody brings these out
+    budget.held_bytes += 3000  # no answer takes these out
     part = await kafka.produce(batch_of(bytes(2000)))
     assert (part.error_code, part.base_offset) == (19, -1)
     assert "the limit is 4000" in part.error_message
@@ -414,7 +414,7 @@ async def test_those_behind_do_not_wait_for_a_lease_anew(kafka: Ground, monkeypa
 async def test_r21_what_follows_a_refused_batch_of_its_producer_is_refused_with_the_same_error(
     kafka: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As every client sends them: all at once. The first finds no room, the others are small enough."""
+    """They are sent as every client sends them: all at once. The first finds no room, the others are small enough."""
     await kafka.topic()
     budget = kafka.sh.agent.log._budget
     monkeypatch.setattr(budget, "max_bytes", 4000)

@@ -120,7 +120,7 @@ def _ask_as_a_good_client(witness: socket.socket, frame: bytes) -> None:
 
 
 def _read_response(source: socket.socket) -> bytes | None:
-    """Without its size; None where the connection ended."""
+    """Return a response without its size; None where the connection ended."""
     size = _read_exactly(source, 4)
     return None if size is None else _read_exactly(source, int.from_bytes(size, "big"))
 

@@ -89,7 +89,7 @@ class View:
 
 
 class Broker:
-    """As a client sees it: bytes in, bytes out."""
+    """The broker as a client sees it: bytes in, bytes out."""
 
     def __init__(self, store: SqliteMetadata, topic: Topic) -> None:
         self.topic = topic

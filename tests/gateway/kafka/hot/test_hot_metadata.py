@@ -9,7 +9,7 @@ import pytest
 
 from streamhouse.gateway.kafka.hot.metadata import (
     NO_OPERATIONS,
-    NOBODY,
+    WITHOUT_LEADER,
     BrokerRow,
     TopicBlocks,
     TopicRow,
@@ -23,7 +23,7 @@ BROKERS = [
     BrokerRow(node_id=300_000, host="a-long-host-name." * 10, port=65_535, rack=None),
 ]
 TOPICS = [
-    TopicRow(name="orders", topic_id=UUID(int=7), operations=3576, partitions=[(1, 0), NOBODY, (300_000, 12)]),
+    TopicRow(name="orders", topic_id=UUID(int=7), operations=3576, partitions=[(1, 0), WITHOUT_LEADER, (300_000, 12)]),
     TopicRow(name="many", topic_id=UUID(int=8), partitions=[(1, 5)] * 200),
     TopicRow(name="unknown", topic_id=UUID(int=0), error=3),
 ]

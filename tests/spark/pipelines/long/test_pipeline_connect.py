@@ -29,7 +29,7 @@ def bare_server(tmp_path: Path) -> Iterator[SparkConnectService]:
 
 
 class Tables:
-    """Of a topic with orders, made and filled by the commands."""
+    """Tables of a topic with orders, made and filled by the commands."""
 
     def __init__(self, running: RunningStreamHouse, directory: Path) -> None:
         make_topics(running, orders=2)

@@ -26,7 +26,7 @@ def on_terminal(shop: Shop, *words: str) -> Iterator[Terminal]:
 
 
 def rows_of(screen: list[str], what: str) -> list[list[str]]:
-    """Below the header, which must be there once."""
+    """Return the rows below the header, which must be there once."""
     lines = [line.split() for line in screen if line.strip()]
     headers = [at for at, line in enumerate(lines) if line[: len(HEADER) + 1] == [what, *HEADER]]
     assert len(headers) == 1, "\n".join(screen)

@@ -38,7 +38,7 @@ class Commands:
         return done.stdout
 
     def start_runner(self) -> subprocess.Popen[bytes]:
-        """In a group of its own, so that its JVM and its workers die with it."""
+        """Start it in a group of its own, so that its JVM and its workers die with it."""
         return subprocess.Popen(
             self._command("run", "--master", "local[2]", "--fast-start"),
             stdout=subprocess.DEVNULL,

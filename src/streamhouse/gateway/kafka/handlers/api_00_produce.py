@@ -82,7 +82,7 @@ class _Answer:
         """The last thing that went wrong."""
         self._topics: list[tuple[bytes, list[bytes]]] = []
         self._places: list[tuple[list[bytes], int, int]] = []
-        """For each batch of the broker's: the parts of its topic, its place among them, its partition."""
+        """The parts of the topic of each of the broker's batches, its place among them, and its partition."""
         self._leaders: list[CurrentLeader] = []
         self._future: asyncio.Future[Buffers | None] | None = None
 

@@ -2,14 +2,16 @@
 
 Behaviour: sessions as in fetch_sessions.py. The batch that holds the offset, or the next after it; the first batch of
 an answer whole even above the maximum. With less than min bytes to give it waits up to max wait, unless a partition has
-an error. Leased partitions are served by their leader only: 6, with the leader's address from version 16 on; 74 and 75
-for an epoch older or newer than the leader's. 1 only after a fresh look (R16). 100 for an unknown topic id. An agent
-that is about to lead a partition is waited for; one that hands it over serves what is committed until another leads.
-2 where an object of the log is missing or damaged: no client skips records because of it, and most report it to their
-users. It does not end the wait at once, but after half a second: some clients ask again without a pause.
+an error. Leased partitions are served by their leader only: other agents answer NOT_LEADER_OR_FOLLOWER (6), with the
+leader's address from version 16 on. An epoch older than the leader's gets FENCED_LEADER_EPOCH (74), a newer one
+UNKNOWN_LEADER_EPOCH (75). OFFSET_OUT_OF_RANGE (1) is answered only after a fresh read of the metadata (R16). An unknown
+topic id gets UNKNOWN_TOPIC_ID (100). An agent that is about to lead a partition is waited for; one that hands it over
+serves what is committed until another leads. Where an object of the log is missing or damaged, the answer is
+CORRUPT_MESSAGE (2): no client skips records because of it, and most report it to their users. It does not end the wait
+at once, but after half a second: some clients ask again without a pause.
 
 Deviations: no follower fetching: the preferred replica is always -1, a replica id is ignored and nothing beyond the
-high watermark is served. 103 does not occur: a topic is looked up by its id, never by both.
+high watermark is served. INCONSISTENT_TOPIC_ID (103) does not occur: a topic is looked up by its id, never by both.
 """
 
 from __future__ import annotations

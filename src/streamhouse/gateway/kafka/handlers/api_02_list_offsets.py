@@ -2,10 +2,11 @@
 
 Behaviour: -1 latest (the stable end for read committed), -2 earliest, -3 the record with the largest time, -4 earliest
 on the broker itself, which is the earliest; -5 and -6 are about tiers that do not exist here: -1 without an error.
-Anything else below 0, or newer than the request's version, is 35. By time: the first *record* at or after it. The
-answer has the epoch of that record, and comes from a fresh look at the log (R16). A partition that this agent is about
-to lead, or hands over, is waited for: up to five seconds, or the request's own time-out (version 10 and later).
-By time, 2 where the object that is needed is missing or damaged.
+Anything else below 0, or newer than the request's version, gets UNSUPPORTED_VERSION (35). A time gives the first
+*record* at or after it. The answer has the epoch of that record, and comes from a fresh read of the metadata (R16). A
+partition that this agent is about to lead, or hands over, is waited for: up to five seconds, or the request's own
+time-out (version 10 and later). Where the object that a time needs is missing or damaged, the answer is
+CORRUPT_MESSAGE (2).
 
 Deviations: version 0 is not served, as in Kafka 4.
 """

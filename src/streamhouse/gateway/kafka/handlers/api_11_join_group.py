@@ -1,8 +1,8 @@
 """JoinGroup (11), versions 0–9: join a group with the classic protocol, or join again.
 
-Answered when the generation begins; in a group that also has members of the consumer protocol, at once. From version 4
-on a new dynamic member first gets its id (79) and joins again with it. From version 9 on the answer to
-a static leader that has restarted says that it has nothing to assign.
+The answer comes when the generation begins; in a group that also has members of the consumer protocol, at once. From
+version 4 on a new dynamic member first gets its id, with MEMBER_ID_REQUIRED (79), and joins again with it. From version
+9 on the answer to a static leader that has restarted says that it has nothing to assign.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """DeleteRecords 21, versions 0–2: raise the log start of partitions led here.
 
-Behaviour: offset -1 is the high watermark; beyond it is 1; below the log start changes nothing and answers where that
-is. 44 for a topic that is only compacted. No objects are deleted yet. A partition that this agent is
-about to lead, or hands over, is waited for: up to five seconds, or the request's time-out.
+Behaviour: offset -1 means the high watermark. An offset beyond it gets OFFSET_OUT_OF_RANGE (1). An offset below the log
+start changes nothing, and the answer is the log start. A topic that is only compacted gets POLICY_VIOLATION (44). No
+objects are deleted yet. A partition that this agent is about to lead, or hands over, is waited for: up to five seconds,
+or the request's time-out.
 
 Deviations: none known. There are no followers to wait for.
 """

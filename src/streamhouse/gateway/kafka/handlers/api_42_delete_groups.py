@@ -1,4 +1,7 @@
-"""DeleteGroups (42), versions 0–2: delete empty groups and their offsets. 68: it has members. 69: no such group."""
+"""DeleteGroups (42), versions 0–2: delete empty groups and their offsets.
+
+A group with members gets NON_EMPTY_GROUP (68). A group that does not exist gets GROUP_ID_NOT_FOUND (69).
+"""
 
 from __future__ import annotations
 

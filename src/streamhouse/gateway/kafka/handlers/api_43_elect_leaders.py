@@ -1,6 +1,6 @@
-"""ElectLeaders (43), versions 0–2: never needed. The agents' ring names a partition's leader, and there is
-no other replica to prefer: each partition that exists answers ELECTION_NOT_NEEDED (84), as Kafka does for a leader that
-is the preferred one.
+"""ElectLeaders (43), versions 0–2: never needed. The agents' ring names a partition's leader, and there is no other
+replica to prefer. Each partition that exists answers ELECTION_NOT_NEEDED (84), as Kafka does for a leader that is the
+preferred one.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class BrokerRow:
     rack: str | None
 
 
-NOBODY: Final = (_NO_LEADER, -1)
+WITHOUT_LEADER: Final = (_NO_LEADER, -1)
 """Leader id and epoch of a partition that has no leader."""
 
 

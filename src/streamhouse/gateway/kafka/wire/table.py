@@ -27,7 +27,7 @@ class FieldSpec:
     nullable: range
     tag: int | None
     default: Any
-    """As in the table; use ``default_at``."""
+    """The default as the table has it; use ``default_at``."""
     fields: tuple[FieldSpec, ...]
 
 
