@@ -138,7 +138,8 @@ class Flusher:
         if partition.dirty:
             partition.dirty = False
             del self._dirty[partition.key]
-            self._demand.gone(partition)
+            if self._pace is not None:
+                self._demand.gone(partition)
 
     def wake(self) -> None:
         """Something became wanted or urgent."""
