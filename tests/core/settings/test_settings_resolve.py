@@ -106,6 +106,12 @@ class TestValues:
 
 
 class TestProfile:
+    @pytest.mark.parametrize(("profile", "puts"), [("default", 20), ("fast", 200), ("cheap", 4)])
+    def test_each_profile_has_its_budget_of_puts(self, profile: str, puts: int) -> None:
+        found = settings(profile=profile)
+        assert found.flush.max_puts_per_second == puts
+        assert settings(profile=profile, **{"flush.max_puts_per_second": "7"}).flush.max_puts_per_second == 7
+
     def test_s3_16_the_fast_profile_detects_a_death_within_ten_seconds(self) -> None:
         found = settings(profile="fast")
         assert found.profile is Profile.FAST

@@ -118,8 +118,8 @@ class _Draft:
         declared = setting.declaration
         if declared.single_node is not None and self._writes_to_wal():
             self._put_default(setting, declared.single_node, OriginKind.DERIVED, "single node")
-        elif (text := _of_profile(declared, self._values["profile"])) is not None:
-            self._put_default(setting, text, OriginKind.PROFILE, str(self._values["profile"].value))
+        elif (text := _of_profile(declared, self._profile)) is not None:
+            self._put_default(setting, text, OriginKind.PROFILE, self._profile.value)
         elif declared.default is None:
             self._values[setting.key] = None
             self._origins[setting.key] = Origin(kind=OriginKind.DEFAULT)
@@ -127,6 +127,12 @@ class _Draft:
             self._put_default(setting, declared.default, OriginKind.DERIVED, "in data_dir")
         else:
             self._put_default(setting, declared.default, OriginKind.DEFAULT, "")
+
+    @property
+    def _profile(self) -> Profile:
+        profile = self._values.get("profile", Profile.DEFAULT)  # settings declared before it have no profile's default
+        assert isinstance(profile, Profile)
+        return profile
 
     def _put_default(self, setting: Setting, text: str, kind: OriginKind, detail: str) -> None:
         if DATA_DIR in text:
