@@ -325,7 +325,7 @@ def _pace(dice: Dice) -> FlushPace:
     return FlushPace(
         puts_per_second=dice.pick((5, 50, 1000)),
         longest_wait_ms=dice.pick((0, 20, 200)),
-        worth_a_put_bytes=dice.pick((1000, 10_000, 100_000)),
+        enough_bytes=dice.pick((1000, 10_000, 100_000)),
     )
 
 

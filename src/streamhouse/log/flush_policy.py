@@ -9,10 +9,11 @@ will share the PUT. So the time to flush is when every waiting client has stoppe
     longest wait   clients that never stop: the oldest batch has waited for as long as a flush takes, or for less if
                    many bytes wait. Each batch is then committed within about two flushes
 
-A PUT costs money, so all of this happens within a **budget** of PUTs per second: a token bucket that holds what one
-second brings. While it is empty, batches wait for the next token, and share a flush. What is large enough to be worth
-its PUT does not wait for tokens: its PUTs per GiB are few, however many they are per second. It still spends them, but
-the debt is limited, so that small writes wait for one second at most after a burst of large ones.
+A PUT costs money, so small flushes have a **budget** of PUTs per second: a token bucket that holds what one second
+brings. While it is empty, batches wait for the next token, and share a flush. A flush of a segment's worth does not
+wait for tokens: its PUTs per GiB are few, however many they are per second. It still spends them, but the debt is
+limited, so that small writes wait for one second at most after a burst of large ones. When so much waits that a PUT of
+it is nearly free, it waits for nothing at all.
 
         arrival        due                 token?
     ──────●──────────────●───────────────────●──────► flush
@@ -31,7 +32,7 @@ from streamhouse.core.limits import MIB
 
 WINDOW_REQUESTS: Final = 5
 """The most batches of one idempotent producer and partition under way: no client sends more (Kafka allows no more)."""
-WORTH_A_PUT_BYTES: Final = 8 * MIB
+ENOUGH_BYTES: Final = 8 * MIB
 """128 PUTs for a GiB cost less than a thousandth of a dollar."""
 _FIRST_ROUND_MS: Final = 10.0  # until the first flush has been measured
 _ROUND_WEIGHT: Final = 0.125  # of a new measurement: eight flushes make the estimate
@@ -46,8 +47,10 @@ class FlushPace:
     """The longest wait, however long a flush takes."""
     quiet_ms: float = 2.0
     """Longer than the pauses in which a busy client sends, shorter than the fastest PUT to a remote store."""
-    worth_a_put_bytes: int = WORTH_A_PUT_BYTES
-    """From this size on, a flush does not wait for the budget. Not less than a segment may hold."""
+    unbudgeted_bytes: int = MIB
+    """From this size on, a flush does not wait for the budget: a segment's worth."""
+    enough_bytes: int = ENOUGH_BYTES
+    """From this size on, a flush waits for nothing. Not less than a segment may hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,17 +122,15 @@ def due_ms(
     ``last_start_ms``: when the last flush started, if one is under way. A small one starts about half a round after
     it at the earliest: clients that send at different times then share flushes instead of taking turns.
     """
-    if waiting.size_bytes >= pace.worth_a_put_bytes:
+    if waiting.size_bytes >= pace.enough_bytes:
         return now_ms
     if waiting.oldest_ms is None:
         return None
-    # The more bytes wait, the less there is to gain: nearly a PUT's worth of them waits for nothing else to join.
-    wait_ms = min(max(round_ms, pace.quiet_ms), pace.longest_wait_ms) * (
-        1 - waiting.size_bytes / pace.worth_a_put_bytes
-    )
+    # The more bytes wait, the less there is to gain.
+    wait_ms = min(max(round_ms, pace.quiet_ms), pace.longest_wait_ms) * (1 - waiting.size_bytes / pace.enough_bytes)
     at_ms = waiting.oldest_ms
     if not waiting.windows_full:
         at_ms = min(waiting.newest_ms + pace.quiet_ms, waiting.oldest_ms + wait_ms)
     if last_start_ms is not None:
         at_ms = max(at_ms, last_start_ms + wait_ms / 2)
-    return max(at_ms, budget.ready_ms(now_ms))
+    return at_ms if waiting.size_bytes >= pace.unbudgeted_bytes else max(at_ms, budget.ready_ms(now_ms))

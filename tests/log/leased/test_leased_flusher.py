@@ -210,7 +210,7 @@ async def test_over_the_budget_batches_wait_and_share_a_flush(tmp_path: Path) ->
 
 async def test_what_is_worth_its_put_does_not_wait_for_the_budget(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:
-        pace = FlushPace(puts_per_second=1, longest_wait_ms=0, quiet_ms=0, worth_a_put_bytes=2000)
+        pace = FlushPace(puts_per_second=1, longest_wait_ms=0, quiet_ms=0, enough_bytes=2000)
         topic, node = await stage.cluster.topic(), await stage.node(pace=pace)
         (key,) = topic.partition_keys()
         await node.lead(topic)

@@ -281,7 +281,7 @@ class FlushSettings:
         fast=200,
         cheap=4,
         doc="How many objects an agent puts per second at most for what clients wait for. Over it, batches wait and "
-        "share an object; 8 MiB or more do not wait. Without effect where durability is `wal`.",
+        "share an object; `segment.max_bytes` or more do not wait. Without effect where durability is `wal`.",
         why="at 0.005 USD for a thousand PUTs, 20 per second all month are 260 USD for each busy agent; an idle one "
         "puts nothing",
     )

@@ -130,7 +130,7 @@ class Flusher:
             or not was_waiting
             or self._waits_for_place
             or demand.windows_full
-            or demand.size_bytes >= self._pace.worth_a_put_bytes
+            or demand.size_bytes >= self._pace.enough_bytes
         ):
             self._kick.set()
 
@@ -189,7 +189,12 @@ class Flusher:
             plan = self._plan(now_ms)
             if plan.urgent:
                 return plan
-            if not plan.empty:
+            if plan.full and not plan.small:
+                # A segment's worth does not wait for the budget. If clients wait, the policy says when it goes.
+                if waiting_ms is None:
+                    return self._take(now_ms)
+                self._look_again_ms = NEVER_MS if plan.next_due_ms is None else plan.next_due_ms
+            elif not plan.empty:
                 ready_ms = budget.ready_ms(now_ms)
                 if ready_ms <= now_ms:
                     return self._take(now_ms)

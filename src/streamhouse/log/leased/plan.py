@@ -43,7 +43,7 @@ class FlushRules:
     @property
     def chunk_bytes(self) -> int:
         """The most bytes one flush takes of one partition. Large ones are uploaded side by side instead."""
-        return MAX_BATCH_BYTES if self.pace is None else max(self.pace.worth_a_put_bytes, self.segment_max_bytes)
+        return MAX_BATCH_BYTES if self.pace is None else max(self.pace.enough_bytes, self.segment_max_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +54,8 @@ class FlushPlan:
     """If the plan is empty: when to plan again; None if nothing is buffered."""
     urgent: bool = False
     """Some partition cannot wait for the budget of PUTs."""
+    full: bool = False
+    """Some partition holds enough bytes for a segment."""
 
     @property
     def empty(self) -> bool:
@@ -81,8 +83,8 @@ def plan_flush(
         at_ms = _due_ms(partition, rules, last_flush_ms)
         due_ms = at_ms if due_ms is None else min(due_ms, at_ms)
     if due_ms is None or due_ms > now_ms:
-        return FlushPlan(large=tuple(large) if full else (), small=(), next_due_ms=due_ms, urgent=urgent)
-    return FlushPlan(large=tuple(large), small=tuple(small), next_due_ms=None, urgent=urgent)
+        return FlushPlan(large=tuple(large) if full else (), small=(), next_due_ms=due_ms, urgent=urgent, full=full)
+    return FlushPlan(large=tuple(large), small=tuple(small), next_due_ms=None, urgent=urgent, full=full)
 
 
 def take_all(dirty: Iterable[PartitionLog], rules: FlushRules, *, most_large: int) -> FlushPlan:
