@@ -480,5 +480,7 @@ async def test_a_node_id_is_kept_through_a_restart(tmp_path: Path, postgres_data
 
 async def test_producer_ids_are_never_given_twice_by_two_agents(tmp_path: Path, postgres_database: str) -> None:
     async with agent(tmp_path, postgres_database, "a") as a, agent(tmp_path, postgres_database, "b") as b:
-        ids = await asyncio.gather(*(sh.agent.broker.producer_ids.next() for _ in range(1_500) for sh in (a, b)))
+        ids = await asyncio.gather(
+            *(sh.agent.broker.producer_ids.next(caller=CALLER) for _ in range(1_500) for sh in (a, b))
+        )
         assert len(set(ids)) == 3_000

@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from streamhouse import StreamHouse
+from streamhouse.broker.caller import Caller
 from streamhouse.broker.cluster_view import ClusterView, Leader, Node
 from streamhouse.broker.writers import LeaderlessWriter, Writer
 from streamhouse.broker.writes import Append, Writes, partition_key, unknown_topic
@@ -29,6 +30,8 @@ from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.core.topic_config import TopicConfig
 from streamhouse.metadata.contract import Topic, WriteMode
 from streamhouse.wire.buffers import BytesLike
+
+CALLER = Caller(protocol="test")
 
 LEASED = TopicId(UUID(int=1))
 LEADERLESS = TopicId(UUID(int=2))
@@ -170,30 +173,30 @@ async def key_of(sh: StreamHouse, topic: str = "t") -> PartitionKey:
 
 async def test_the_start_moves_forward_to_what_is_committed_for_it_and_never_back(sh: StreamHouse) -> None:
     key, metadata = await key_of(sh), sh.stores.metadata
-    assert await sh.broker.writes.delete_before(key, 2) == 2
+    assert await sh.broker.writes.delete_before(key, 2, caller=CALLER) == 2
     (lease,) = await metadata.list_leases(keys=[key])
     assert lease.high_watermark >= 2, "records were flushed first: the start cannot pass what is committed"
-    assert await sh.broker.writes.delete_before(key, 1) == 2
-    assert await sh.broker.writes.delete_before(key, -1) == 3
+    assert await sh.broker.writes.delete_before(key, 1, caller=CALLER) == 2
+    assert await sh.broker.writes.delete_before(key, -1, caller=CALLER) == 3
     assert [record.value for record in await sh.read("t", 0, 3)] == []
 
 
 @pytest.mark.parametrize("offset", [4, -2])
 async def test_the_start_stays_within_the_log(sh: StreamHouse, offset: int) -> None:
     with pytest.raises(OffsetOutOfRange, match="the log of t/0"):
-        await sh.broker.writes.delete_before(await key_of(sh), offset)
+        await sh.broker.writes.delete_before(await key_of(sh), offset, caller=CALLER)
     assert [record.value for record in await sh.read("t", 0, 0)] == [b"a", b"b", b"c"]
 
 
 async def test_records_of_a_topic_that_only_compacts_are_not_deleted(sh: StreamHouse) -> None:
     await sh.create_topic("kept", 1, configs={"cleanup.policy": "compact"})
     with pytest.raises(PolicyViolation, match="kept/0"):
-        await sh.broker.writes.delete_before(await key_of(sh, "kept"), 0)
+        await sh.broker.writes.delete_before(await key_of(sh, "kept"), 0, caller=CALLER)
 
 
 async def test_only_the_leader_moves_the_start(sh: StreamHouse) -> None:
     key = await key_of(sh)
     with pytest.raises(PartitionNotFound):
-        await sh.broker.writes.delete_before(PartitionKey(key.topic_id, 1), 0)
+        await sh.broker.writes.delete_before(PartitionKey(key.topic_id, 1), 0, caller=CALLER)
     with patch.object(sh.agent.log, "partition", return_value=None), pytest.raises(NotLeader, match="t/0"):
-        await sh.broker.writes.delete_before(key, 1)
+        await sh.broker.writes.delete_before(key, 1, caller=CALLER)

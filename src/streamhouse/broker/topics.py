@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from streamhouse.broker.caller import Caller
-from streamhouse.broker.cluster_view import ClusterView
+from streamhouse.broker.cluster_view import ClusterView, TopicRef
 from streamhouse.broker.placement import check_brokers
 from streamhouse.core import topic_config
 from streamhouse.core.errors import (
@@ -68,13 +68,21 @@ class TopicAdmin:
         self._default_partition_count = default_partition_count
         self._auto_create = auto_create
 
-    async def fresh(self, name: str) -> Topic:
+    async def find(self, ref: TopicRef, *, caller: Caller) -> Topic | None:
+        """Return the topic with this name or id. Reads the store if this agent does not know it."""
+        return await self._view.look_up(ref)
+
+    async def all(self, *, caller: Caller) -> list[Topic]:
+        """Return all topics as the store has them now, by name."""
+        return await self._view.all_topics()
+
+    async def fresh(self, name: str, *, caller: Caller) -> Topic:
         """Return the topic as the store has it now. Raises TopicNotFound."""
         topic = await self._metadata.get_topic(name)
         self._view.learned(topic)
         return topic
 
-    async def fresh_by_id(self, topic_id: TopicId) -> Topic:
+    async def fresh_by_id(self, topic_id: TopicId, *, caller: Caller) -> Topic:
         """Raises UnknownTopicId."""
         try:
             topic = await self._metadata.get_topic_by_id(topic_id)
@@ -83,7 +91,7 @@ class TopicAdmin:
         self._view.learned(topic)
         return topic
 
-    async def check(self, wanted: WantedTopic) -> NewTopic:
+    async def check(self, wanted: WantedTopic, *, caller: Caller) -> NewTopic:
         """What ``create`` would make of it, or why not. Raises as ``create`` does."""
         new = await self._new(wanted)
         try:
@@ -110,7 +118,7 @@ class TopicAdmin:
         try:
             return await self.create(WantedTopic(name=name, configs={}), caller=caller)
         except TopicExists:  # another client was quicker
-            return await self.fresh(name)
+            return await self.fresh(name, caller=caller)
 
     async def delete(self, topic: Topic, *, caller: Caller) -> None:
         """Raises TopicNotFound when it is gone already. Its objects go later, when nothing can need them any more."""
@@ -133,7 +141,7 @@ class TopicAdmin:
 
         Raises TopicNotFound, InvalidPartitions, InvalidReplicaAssignment.
         """
-        topic = await self.fresh(name)
+        topic = await self.fresh(name, caller=caller)
         if partition_count == topic.partition_count:
             raise InvalidPartitions(f"topic {name} already has {partition_count} partitions")
         if partition_count < topic.partition_count:
@@ -155,7 +163,7 @@ class TopicAdmin:
         await self._wait_led(grown, timeout_s)
         return grown
 
-    async def check_reassignment(self, name: str, partition: int, brokers: Sequence[int]) -> None:
+    async def check_reassignment(self, name: str, partition: int, brokers: Sequence[int], *, caller: Caller) -> None:
         """Returns if the partition is already where ``brokers`` want it: its leader alone.
 
         Raises TopicNotFound, PartitionNotFound, InvalidReplicaAssignment.
@@ -167,7 +175,7 @@ class TopicAdmin:
         leader = self._view.leader(key)
         check_brokers(f"{name}/{partition}", brokers, None if leader is None else leader.node.node_id)
 
-    async def check_cancellation(self, name: str, partition: int) -> None:
+    async def check_cancellation(self, name: str, partition: int, *, caller: Caller) -> None:
         """Raises NoReassignment, because partitions are never being reassigned; TopicNotFound, PartitionNotFound."""
         await self._partition(name, partition)
         raise NoReassignment(f"{name}/{partition} is not being reassigned")
