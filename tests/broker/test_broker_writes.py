@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 from uuid import UUID
 
 import pytest
@@ -27,7 +27,7 @@ from streamhouse.core.errors import (
     UnknownTopicId,
 )
 from streamhouse.core.ids import PartitionKey, TopicId
-from streamhouse.core.topic_config import TopicConfig
+from streamhouse.core.topic_config import TopicConfig, effective
 from streamhouse.metadata.contract import Topic, WriteMode
 from streamhouse.wire.buffers import BytesLike
 
@@ -101,6 +101,17 @@ async def test_a_batch_goes_to_the_writer_of_its_topics_mode(writes: Writes, lea
     leased.append_answer = taken = object()
     assert writes.append(KEY, b"batch", acks=-1) is taken
     assert writes.epoch(KEY) == 4
+
+
+async def test_a_batch_that_was_prepared_says_so_to_the_writer_of_any_mode(view: ClusterView, leased: Leased) -> None:
+    nothing: Any = None
+    other = Mock(spec=Writer)
+    writes = Writes(
+        writers={WriteMode.LEASED: leased, WriteMode.LEADERLESS: other}, reader=nothing, metadata=nothing, view=view
+    )
+    key, configs = PartitionKey(LEADERLESS, 0), effective({})
+    assert writes.append(key, b"opened", acks=-1, prepared_for=configs) is other.append.return_value
+    other.append.assert_called_once_with(key, b"opened", acks=-1, prepared_for=configs)
 
 
 async def test_a_partition_that_is_not_led_here_has_no_epoch_and_takes_nothing(writes: Writes) -> None:

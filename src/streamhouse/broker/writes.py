@@ -73,7 +73,7 @@ class Writes:
         if append is None:
             self._check_exists(key)
             writer = self.writer(key)
-            append = None if writer is self._leased else writer.append(key, batch, acks=acks)
+            append = None if writer is self._leased else writer.append(key, batch, acks=acks, prepared_for=prepared_for)
             if append is None:
                 raise self.not_here(key)
         return append
