@@ -12,8 +12,8 @@ from typing import Final
 
 from streamhouse.broker.caller import Caller
 from streamhouse.broker.cluster_view import ClusterView, TopicRef
+from streamhouse.broker.new_topics import check_partition_count, new_topic
 from streamhouse.broker.placement import check_brokers
-from streamhouse.core import topic_config
 from streamhouse.core.errors import (
     InvalidPartitions,
     InvalidReplicaAssignment,
@@ -25,8 +25,7 @@ from streamhouse.core.errors import (
     TopicNotFound,
     UnknownTopicId,
 )
-from streamhouse.core.ids import PartitionKey, TopicId, check_topic_name
-from streamhouse.core.limits import MAX_PARTITIONS_PER_TOPIC
+from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.core.randomness import Randomness
 from streamhouse.metadata.contract import MetadataStore, NewTopic, Topic, WriteMode
 
@@ -149,7 +148,7 @@ class TopicAdmin:
                 f"topic {name} has {topic.partition_count} partitions; {partition_count} would not be an increase",
                 hint="create a new topic with fewer and copy the records",
             )
-        _check_count(partition_count)
+        check_partition_count(partition_count)
         if brokers:
             added = partition_count - topic.partition_count
             if len(brokers) != added:
@@ -195,7 +194,6 @@ class TopicAdmin:
             check_brokers(f"{topic.name}/{partition}", brokers, leaders[partition])
 
     async def _new(self, wanted: WantedTopic) -> NewTopic:
-        name = check_topic_name(wanted.name)
         if wanted.brokers is not None:
             wanted = _counted(wanted, wanted.brokers)
         if wanted.replication_factor != DEFAULT and wanted.replication_factor < 1:
@@ -203,22 +201,13 @@ class TopicAdmin:
         count = wanted.partition_count
         if count == DEFAULT:
             count = self._default_partition_count
-        _check_count(count)
-        configs = topic_config.validate(wanted.configs)
-        leaderless = topic_config.effective(configs).diskless_enable
-        new = NewTopic(
-            topic_id=TopicId(self._randomness.uuid()),
-            name=name,
-            partition_count=count,
-            configs=configs,
-            write_mode=WriteMode.LEADERLESS if leaderless else WriteMode.LEASED,
-        )
+        new = new_topic(wanted.name, count, wanted.configs, randomness=self._randomness)
         if wanted.brokers is not None:
             topic = Topic(
                 topic_id=new.topic_id,
-                name=name,
-                partition_count=count,
-                configs=configs,
+                name=new.name,
+                partition_count=new.partition_count,
+                configs=new.configs,
                 write_mode=new.write_mode,
                 created_at_ms=0,
                 version=0,
@@ -243,8 +232,3 @@ def _counted(wanted: WantedTopic, brokers: Mapping[int, Sequence[int]]) -> Wante
             f"{len(brokers)} partitions of {wanted.name} are placed: these must be partitions 0 to {len(brokers) - 1}"
         )
     return replace(wanted, partition_count=len(brokers))
-
-
-def _check_count(count: int) -> None:
-    if not 1 <= count <= MAX_PARTITIONS_PER_TOPIC:
-        raise InvalidPartitions(f"a topic has 1 to {MAX_PARTITIONS_PER_TOPIC} partitions, not {count}")
