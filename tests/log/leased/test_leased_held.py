@@ -37,7 +37,9 @@ async def test_frames_of_an_ended_leadership_take_memory_only_until_they_are_syn
         assert node.log._held._frames == {}
 
 
-async def test_r4_acks_1_frames_that_take_all_room_are_given_up_after_half_a_minute(tmp_path: Path) -> None:
+async def test_r4_acks_1_frames_that_take_all_room_are_given_up_after_half_a_minute(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """They keep every later file of the WAL, which is full before this agent leads their partition again."""
     given_up: list[tuple[PartitionKey, list[int]]] = []
     async with Stage(tmp_path) as stage:
@@ -59,6 +61,8 @@ async def test_r4_acks_1_frames_that_take_all_room_are_given_up_after_half_a_min
         assert node.log.held_is_in_the_way
         assert await node.log.sweep_held() == 1
         assert given_up == [(first, [0])]
+        (warning,) = [record.getMessage() for record in caplog.records if "gave up" in record.getMessage()]
+        assert warning.startswith(f"{topic.name}/0: gave up 1 batches"), "an operator knows topics by their names"
         assert (node.log.stats.given_up_batches, node.log.stats.dropped_batches) == (1, 0)
         assert node.wal.unsettled_bytes == 0
 

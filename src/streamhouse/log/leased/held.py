@@ -31,7 +31,7 @@ from streamhouse.log.leased.recovery import (
     sort_frames,
     stranded_words,
 )
-from streamhouse.metadata.contract import MetadataStore
+from streamhouse.metadata.contract import MetadataStore, Topic
 
 _PART_BYTES: Final = 8 * MIB  # what a commit of resubmitted frames refuses is uploaded again
 
@@ -42,6 +42,13 @@ class Swept:
     """How many frames can neither be replayed nor resubmitted any more."""
     given_up: dict[PartitionKey, list[HeldFrame]] = field(default_factory=dict)
     """Frames that could still have been resubmitted."""
+    topics: dict[TopicId, Topic | None] = field(default_factory=dict)
+    """The topics of the frames that were looked at; None for a deleted one."""
+
+    def name_of(self, key: PartitionKey) -> str:
+        """Return the partition's name for messages, with the topic's id only if the topic is deleted."""
+        topic = self.topics.get(key.topic_id)
+        return str(key) if topic is None else f"{topic.name}/{key.partition}"
 
     @property
     def count(self) -> int:
@@ -191,13 +198,15 @@ class HeldFrames:
         WAL may have them (R3).
         """
         swept = Swept()
-        compacted: dict[TopicId, bool] = {}
         now_ms = self.clock.wall_ms()
         for key in [key for key in self._frames if key not in led_here]:
-            if key.topic_id not in compacted:
-                compacted[key.topic_id] = await self._is_compacted(key.topic_id)
+            if key.topic_id not in swept.topics:
+                swept.topics[key.topic_id] = await self._topic(key.topic_id)
+            topic = swept.topics[key.topic_id]
+            # A deleted topic has no history either, so its frames are dropped.
+            compacted = topic is not None and topic_config.effective(topic.configs).compacts
             history = await self.metadata.epoch_history(key)
-            rule = partial(never_again, wal_id=self.wal.wal_id, history=history, compacted=compacted[key.topic_id])
+            rule = partial(never_again, wal_id=self.wal.wal_id, history=history, compacted=compacted)
             gone = rule(self.frames_of(key), oldest_ms=now_ms - self.max_age_ms)
             self.settle(key, gone)
             swept.never_again += len(gone)
@@ -206,12 +215,11 @@ class HeldFrames:
                 swept.given_up[key] = given_up
         return swept
 
-    async def _is_compacted(self, topic_id: TopicId) -> bool:
+    async def _topic(self, topic_id: TopicId) -> Topic | None:
         try:
-            topic = await self.metadata.get_topic_by_id(topic_id)
+            return await self.metadata.get_topic_by_id(topic_id)
         except TopicNotFound:
-            return False  # it has no history either, so its frames are dropped
-        return topic_config.effective(topic.configs).compacts
+            return None
 
 
 def in_parts(frames: Sequence[HeldFrame]) -> Iterator[list[HeldFrame]]:

@@ -383,7 +383,7 @@ class LeasedLog:
                 "%s: gave up %d batches that were acknowledged with acks=1 and not committed when another agent took"
                 " the partition over: there was no room left for new writes. They are lost unless their producers send"
                 " them again; use acks=all for what must not be lost",
-                key,
+                swept.name_of(key),
                 len(frames),
             )
             self._on_given_up(key, frames)
