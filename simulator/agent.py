@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from simulator.world import World
 
 _STOP_TIMEOUT_S: Final = 3.0
+_CALLER: Final = Caller(protocol="sim")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -439,7 +440,7 @@ class SimAgent:
         return Described(agents=[node.agent_id for node in view.nodes()], leaders=leaders)
 
     async def new_producer_id(self) -> int:
-        return await self._serving().producer_ids.next()
+        return await self._serving().producer_ids.next(caller=_CALLER)
 
     async def produce(
         self, connection: ServerSide, batches: Sequence[tuple[PartitionKey, bytes]], acks: int, timeout_ms: float
@@ -453,7 +454,7 @@ class SimAgent:
             acks=acks,
             timeout_ms=int(timeout_ms),
             order=connection.order,
-            caller=Caller(protocol="sim"),
+            caller=_CALLER,
             on_done=lambda _: ended.set_result(None),
         )
         if not call.done:

@@ -212,10 +212,18 @@ def draw_scenario(seed: int) -> Scenario:
     return scenario
 
 
+_WHOLE_CHUNKS = 100_000
+
+
 def on_busy_machines(scenario: Scenario, dice: Dice) -> Scenario:
-    """The machines are busy, and answers come late: about when their time-outs are over."""
+    """The machines are busy, and answers come late: about when their time-outs are over.
+
+    A flush takes all that waits. If it took one batch in 200 ms, clients that give up after 300 ms and send again would
+    add more than it takes, and none of them would ever get an answer (seed 706496).
+    """
     return replace(
         scenario,
+        leased=replace(scenario.leased, max_chunk_bytes=_WHOLE_CHUNKS),
         starved_ms=dice.uniform(20, 200),
         mischief=(*scenario.mischief[:2], *_LOST_LEASES),
         producers=tuple(_patient(plan, dice) for plan in scenario.producers),

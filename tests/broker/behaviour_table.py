@@ -16,6 +16,7 @@ from unittest.mock import patch
 from front_end_adapters import FrontEnd, Refused
 
 from streamhouse import StreamHouse
+from streamhouse.broker.caller import Caller
 from streamhouse.broker.cluster_view import Leader, Node
 from streamhouse.cluster.lease_table import Stage
 from streamhouse.core.ids import PartitionKey
@@ -24,6 +25,7 @@ from streamhouse.wire.codecs import Codec
 from streamhouse.wire.records import Record
 
 OTHER = Node(node_id=77, agent_id="other", host="other.example", port=9092, rack="")
+CALLER = Caller(protocol="test")
 SOON_S = 0.05
 _names = itertools.count()
 
@@ -82,7 +84,7 @@ class Scene:
         return (await self.sh.topic(self.topic)).partition_keys()[0]
 
     async def delete_before(self, offset: int) -> None:
-        await self.sh.broker.writes.delete_before(await self.key(), offset)
+        await self.sh.broker.writes.delete_before(await self.key(), offset, caller=CALLER)
 
     async def opening(self) -> Opening:
         return Opening(self.sh, await self.key())

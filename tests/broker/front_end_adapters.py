@@ -148,7 +148,7 @@ class BrokerFrontEnd:
         return (await translated(self._broker.topics.create(wanted, caller=self._caller))).partition_count
 
     async def delete_topic(self, name: str) -> None:
-        topic = await translated(self._broker.topics.fresh(name))
+        topic = await translated(self._broker.topics.fresh(name, caller=self._caller))
         await translated(self._broker.topics.delete(topic, caller=self._caller))
 
     async def produce(

@@ -29,7 +29,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
 
 
 async def value_of(broker: Broker, name: str) -> str | None:
-    return {row.name: row.value for row in await broker.configs.describe_topic("t")}[name]
+    return {row.name: row.value for row in await broker.configs.describe_topic("t", caller=CALLER)}[name]
 
 
 async def test_a_config_is_set_and_goes_back_to_its_default(broker: Broker) -> None:
@@ -59,6 +59,6 @@ async def test_a_wrong_change_changes_nothing(broker: Broker) -> None:
 
 async def test_settings_of_agents_and_groups_cannot_be_changed(broker: Broker) -> None:
     with pytest.raises(InvalidRequest, match="while it runs"):
-        broker.configs.refuse_broker_change("")
+        broker.configs.refuse_broker_change("", caller=CALLER)
     with pytest.raises(InvalidRequest, match="single group"):
-        broker.configs.refuse_group_change()
+        broker.configs.refuse_group_change(caller=CALLER)

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from streamhouse.broker.caller import Caller
 from streamhouse.broker.cluster_view import ClusterView
 from streamhouse.broker.reads import ActiveProducer, EndOffsets, EpochEnd, Reads
 from streamhouse.broker.writers import LeaderlessWriter, Writer
@@ -25,6 +26,8 @@ from streamhouse.metadata.contract import (
     WriteMode,
 )
 from streamhouse.metadata.dedup import SEQUENCE_MODULUS, ProducerWindow
+
+CALLER = Caller(protocol="test")
 
 KEY = PartitionKey(TopicId(UUID(int=1)), 0)
 WAL_A, WAL_B = UUID(int=10), UUID(int=11)
@@ -212,17 +215,17 @@ async def test_the_history_is_read_once_for_each_leadership() -> None:
 
 async def test_producers_are_listed_with_their_last_sequence_and_time() -> None:
     world = World()
-    assert await world.reads.writers(KEY) == []
+    assert await world.reads.writers(KEY, caller=CALLER) == []
     last = ProducerBatch(base_sequence=SEQUENCE_MODULUS - 2, record_count=5, base_offset=7)
     world.leader.windows = {
         1: ProducerWindow(3, [ProducerBatch(base_sequence=0, record_count=1, base_offset=0), last]),
         2: ProducerWindow(0),
     }
     world.log.producers = [ProducerState(producer_id=1, producer_epoch=3, batches=(last,), updated_at_ms=900)]
-    assert await world.reads.writers(KEY) == [
+    assert await world.reads.writers(KEY, caller=CALLER) == [
         ActiveProducer(producer_id=1, producer_epoch=3, last_sequence=2, last_timestamp_ms=900),
         ActiveProducer(producer_id=2, producer_epoch=0, last_sequence=-1, last_timestamp_ms=-1),
     ]
     world.leader.leads = None
     with pytest.raises(NotLeader):
-        await world.reads.writers(KEY)
+        await world.reads.writers(KEY, caller=CALLER)

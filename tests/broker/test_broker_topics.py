@@ -55,16 +55,16 @@ async def test_the_write_mode_follows_from_the_configs(broker: Broker) -> None:
     topic = await broker.topics.create(WantedTopic(name="u", configs={"diskless.enable": "TRUE"}), caller=CALLER)
     assert topic.write_mode is WriteMode.LEADERLESS
     assert topic.configs == {"diskless.enable": "true"}
-    assert (await broker.topics.fresh("t")).write_mode is WriteMode.LEASED
+    assert (await broker.topics.fresh("t", caller=CALLER)).write_mode is WriteMode.LEASED
 
 
 async def test_a_check_answers_as_create_would_and_creates_nothing(broker: Broker) -> None:
-    new = await broker.topics.check(WantedTopic(name="u", configs={"retention.ms": "05"}))
+    new = await broker.topics.check(WantedTopic(name="u", configs={"retention.ms": "05"}), caller=CALLER)
     assert (new.name, new.partition_count, new.configs) == ("u", 3, {"retention.ms": "5"})
     with pytest.raises(TopicNotFound):
-        await broker.topics.fresh("u")
+        await broker.topics.fresh("u", caller=CALLER)
     with pytest.raises(TopicExists):
-        await broker.topics.check(WantedTopic(name="t", configs={}))
+        await broker.topics.check(WantedTopic(name="t", configs={}), caller=CALLER)
 
 
 async def test_what_a_topic_cannot_be(broker: Broker) -> None:
@@ -73,9 +73,9 @@ async def test_what_a_topic_cannot_be(broker: Broker) -> None:
     with pytest.raises(InvalidReplicaAssignment):
         await broker.topics.create(WantedTopic(name="u", brokers={0: [99]}, configs={}), caller=CALLER)
     with pytest.raises(TopicNotFound):
-        await broker.topics.fresh("u")
+        await broker.topics.fresh("u", caller=CALLER)
     with pytest.raises(UnknownTopicId):
-        await broker.topics.fresh_by_id(TopicId(UUID(int=99)))
+        await broker.topics.fresh_by_id(TopicId(UUID(int=99)), caller=CALLER)
 
 
 CONTRADICTIONS: list[tuple[WantedTopic, type[StreamHouseError]]] = [
@@ -92,7 +92,7 @@ CONTRADICTIONS: list[tuple[WantedTopic, type[StreamHouseError]]] = [
 async def test_a_wish_that_contradicts_itself_is_refused(broker: Broker) -> None:
     for wanted, error in CONTRADICTIONS:
         with pytest.raises(error):
-            await broker.topics.check(wanted)
+            await broker.topics.check(wanted, caller=CALLER)
 
 
 async def test_a_topic_that_is_placed_by_hand_has_as_many_partitions_as_are_placed(broker: Broker) -> None:
@@ -108,7 +108,7 @@ async def test_a_topic_grows_and_never_shrinks(broker: Broker) -> None:
             await broker.topics.grow("t", count, caller=CALLER)
     with pytest.raises(InvalidReplicaAssignment):
         await broker.topics.grow("t", 4, caller=CALLER, brokers=[[99]])
-    assert (await broker.topics.fresh("t")).partition_count == 3
+    assert (await broker.topics.fresh("t", caller=CALLER)).partition_count == 3
 
 
 async def test_growth_that_is_only_checked_or_badly_placed_changes_nothing(broker: Broker) -> None:
@@ -117,32 +117,35 @@ async def test_growth_that_is_only_checked_or_badly_placed_changes_nothing(broke
         await broker.topics.grow("t", 3, caller=CALLER, brokers=[[me(broker)]])
     with pytest.raises(TopicNotFound):
         await broker.topics.grow("other", 3, caller=CALLER)
-    assert (await broker.topics.fresh("t")).partition_count == 1
+    assert (await broker.topics.fresh("t", caller=CALLER)).partition_count == 1
     grown = await broker.topics.grow("t", 3, caller=CALLER, brokers=[[me(broker)]] * 2)
     assert grown.partition_count == 3
 
 
 async def test_a_topic_is_deleted_once_and_not_found_afterwards(broker: Broker) -> None:
-    topic = await broker.topics.fresh("t")
+    topic = await broker.topics.fresh("t", caller=CALLER)
     await broker.topics.delete(topic, caller=CALLER)
     with pytest.raises(TopicNotFound, match="does not exist any more"):
         await broker.topics.delete(topic, caller=CALLER)
     assert broker.view.topic("t") is None
     with pytest.raises(UnknownTopicId):
-        await broker.topics.fresh_by_id(topic.topic_id)
+        await broker.topics.fresh_by_id(topic.topic_id, caller=CALLER)
 
 
 async def test_a_partition_can_only_be_moved_to_where_it_is(broker: Broker) -> None:
-    await broker.topics.check_reassignment("t", 0, [me(broker)])
+    await broker.topics.check_reassignment("t", 0, [me(broker)], caller=CALLER)
     with pytest.raises(InvalidReplicaAssignment, match="t/0"):
-        await broker.topics.check_reassignment("t", 0, [me(broker) + 1])
+        await broker.topics.check_reassignment("t", 0, [me(broker) + 1], caller=CALLER)
     with pytest.raises(NoReassignment, match="t/0"):
-        await broker.topics.check_cancellation("t", 0)
-    for question in (broker.topics.check_reassignment("t", 1, []), broker.topics.check_cancellation("t", 1)):
+        await broker.topics.check_cancellation("t", 0, caller=CALLER)
+    for question in (
+        broker.topics.check_reassignment("t", 1, [], caller=CALLER),
+        broker.topics.check_cancellation("t", 1, caller=CALLER),
+    ):
         with pytest.raises(PartitionNotFound, match="partitions 0 to 0, not 1"):
             await question
     with pytest.raises(TopicNotFound):
-        await broker.topics.check_cancellation("other", 0)
+        await broker.topics.check_cancellation("other", 0, caller=CALLER)
 
 
 async def test_a_topic_is_created_on_demand_once_and_never_for_kafkas_own_state(broker: Broker) -> None:

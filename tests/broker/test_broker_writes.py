@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 from uuid import UUID
 
 import pytest
 
 from streamhouse import StreamHouse
+from streamhouse.broker.caller import Caller
 from streamhouse.broker.cluster_view import ClusterView, Leader, Node
 from streamhouse.broker.writers import LeaderlessWriter, Writer
 from streamhouse.broker.writes import Append, Writes, partition_key, unknown_topic
@@ -26,9 +27,11 @@ from streamhouse.core.errors import (
     UnknownTopicId,
 )
 from streamhouse.core.ids import PartitionKey, TopicId
-from streamhouse.core.topic_config import TopicConfig
+from streamhouse.core.topic_config import TopicConfig, effective
 from streamhouse.metadata.contract import Topic, WriteMode
 from streamhouse.wire.buffers import BytesLike
+
+CALLER = Caller(protocol="test")
 
 LEASED = TopicId(UUID(int=1))
 LEADERLESS = TopicId(UUID(int=2))
@@ -98,6 +101,17 @@ async def test_a_batch_goes_to_the_writer_of_its_topics_mode(writes: Writes, lea
     leased.append_answer = taken = object()
     assert writes.append(KEY, b"batch", acks=-1) is taken
     assert writes.epoch(KEY) == 4
+
+
+async def test_a_batch_that_was_prepared_says_so_to_the_writer_of_any_mode(view: ClusterView, leased: Leased) -> None:
+    nothing: Any = None
+    other = Mock(spec=Writer)
+    writes = Writes(
+        writers={WriteMode.LEASED: leased, WriteMode.LEADERLESS: other}, reader=nothing, metadata=nothing, view=view
+    )
+    key, configs = PartitionKey(LEADERLESS, 0), effective({})
+    assert writes.append(key, b"opened", acks=-1, prepared_for=configs) is other.append.return_value
+    other.append.assert_called_once_with(key, b"opened", acks=-1, prepared_for=configs)
 
 
 async def test_a_partition_that_is_not_led_here_has_no_epoch_and_takes_nothing(writes: Writes) -> None:
@@ -170,30 +184,30 @@ async def key_of(sh: StreamHouse, topic: str = "t") -> PartitionKey:
 
 async def test_the_start_moves_forward_to_what_is_committed_for_it_and_never_back(sh: StreamHouse) -> None:
     key, metadata = await key_of(sh), sh.stores.metadata
-    assert await sh.broker.writes.delete_before(key, 2) == 2
+    assert await sh.broker.writes.delete_before(key, 2, caller=CALLER) == 2
     (lease,) = await metadata.list_leases(keys=[key])
     assert lease.high_watermark >= 2, "records were flushed first: the start cannot pass what is committed"
-    assert await sh.broker.writes.delete_before(key, 1) == 2
-    assert await sh.broker.writes.delete_before(key, -1) == 3
+    assert await sh.broker.writes.delete_before(key, 1, caller=CALLER) == 2
+    assert await sh.broker.writes.delete_before(key, -1, caller=CALLER) == 3
     assert [record.value for record in await sh.read("t", 0, 3)] == []
 
 
 @pytest.mark.parametrize("offset", [4, -2])
 async def test_the_start_stays_within_the_log(sh: StreamHouse, offset: int) -> None:
     with pytest.raises(OffsetOutOfRange, match="the log of t/0"):
-        await sh.broker.writes.delete_before(await key_of(sh), offset)
+        await sh.broker.writes.delete_before(await key_of(sh), offset, caller=CALLER)
     assert [record.value for record in await sh.read("t", 0, 0)] == [b"a", b"b", b"c"]
 
 
 async def test_records_of_a_topic_that_only_compacts_are_not_deleted(sh: StreamHouse) -> None:
     await sh.create_topic("kept", 1, configs={"cleanup.policy": "compact"})
     with pytest.raises(PolicyViolation, match="kept/0"):
-        await sh.broker.writes.delete_before(await key_of(sh, "kept"), 0)
+        await sh.broker.writes.delete_before(await key_of(sh, "kept"), 0, caller=CALLER)
 
 
 async def test_only_the_leader_moves_the_start(sh: StreamHouse) -> None:
     key = await key_of(sh)
     with pytest.raises(PartitionNotFound):
-        await sh.broker.writes.delete_before(PartitionKey(key.topic_id, 1), 0)
+        await sh.broker.writes.delete_before(PartitionKey(key.topic_id, 1), 0, caller=CALLER)
     with patch.object(sh.agent.log, "partition", return_value=None), pytest.raises(NotLeader, match="t/0"):
-        await sh.broker.writes.delete_before(key, 1)
+        await sh.broker.writes.delete_before(key, 1, caller=CALLER)

@@ -109,7 +109,7 @@ async def test_a_topic_of_a_fleet_is_made_again_with_the_placement_it_had(
                 await view.wait_changed(1)
         placed = {number: [leader] for number, leader in enumerate(found) if leader is not None}
         for number, brokers in placed.items():
-            await topics.check_reassignment("t", number, brokers)
+            await topics.check_reassignment("t", number, brokers, caller=CALLER)
         await topics.delete(made, caller=CALLER)
         swapped = {number: placed[7 - number] for number in placed}
         with pytest.raises(InvalidReplicaAssignment, match="leads it"):

@@ -108,7 +108,7 @@ class TestBatch:
         assert row.timestamp.timestamp() * 1000 == BASE_MS + 3
         assert [(header.key, header.value) for header in row.headers] == [("n", b"3"), ("empty", None)]
 
-    def test_agents_serve_no_bytes(
+    def test_p_1_committed_records_are_read_from_the_objects_and_agents_serve_no_bytes(
         self,
         spark: SparkSession,
         orders: RunningStreamHouse,

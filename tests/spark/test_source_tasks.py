@@ -237,7 +237,7 @@ class TestOneLineBeforeAnyTask:
             ),
         ],
     )
-    def test_p_1(
+    def test_a_mistake_in_the_options_is_told_in_one_line(
         self,
         orders: RunningStreamHouse,
         source_options: dict[str, str],

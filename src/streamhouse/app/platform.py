@@ -158,12 +158,12 @@ class StreamHouse:
         return await self.broker.topics.create(wanted, caller=self._caller)
 
     async def topics(self) -> list[Topic]:
-        return await self.broker.view.all_topics()
+        return await self.broker.topics.all(caller=self._caller)
 
     async def topic(self, name: str) -> Topic:
         """Raises TopicNotFound."""
         arguments.check_text("topic", name)
-        return await self.broker.topics.fresh(name)
+        return await self.broker.topics.fresh(name, caller=self._caller)
 
     async def delete_topic(self, name: str) -> None:
         """Raises TopicNotFound. Its objects stay: nothing deletes objects yet (docs/limits.md)."""
@@ -193,7 +193,7 @@ class StreamHouse:
         )
         arguments.check_text("topic", topic)
         if partition is None:
-            known = self.broker.view.topic(topic) or await self.broker.topics.fresh(topic)
+            known = self.broker.view.topic(topic) or await self.broker.topics.fresh(topic, caller=self._caller)
             count = known.partition_count
             partition = partition_for_key(record.key, count) if record.key is not None else self._next() % count
         return await self.produce_batch(topic, partition, [record], acks=acks, timeout_ms=timeout_ms)
@@ -331,7 +331,7 @@ class StreamHouse:
         try:
             return await call()
         except (NotLeader, NotFound):
-            fresh = await self.broker.topics.fresh(name)
+            fresh = await self.broker.topics.fresh(name, caller=self._caller)
             if known is not None and (known.topic_id, known.partition_count) == (fresh.topic_id, fresh.partition_count):
                 raise
         return await call()

@@ -118,7 +118,7 @@ async def _topic(actor: Actor, name: str, partition_count: int) -> Topic:
         wanted = WantedTopic(name=name, partition_count=partition_count, configs={})
         return await admin.create(wanted, caller=_CALLER)
     except TopicExists:
-        return await admin.fresh(name)
+        return await admin.fresh(name, caller=_CALLER)
 
 
 async def _all_led(actors: Sequence[Actor], keys: Sequence[PartitionKey]) -> None:

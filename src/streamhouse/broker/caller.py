@@ -1,6 +1,8 @@
 """The caller of a broker operation: who asks, from where, and through which front end.
 
-Every operation takes one. Nothing is decided by it yet; access control, quotas and audit logs will be.
+Every operation takes one, as a keyword without a default (tests/broker/test_caller.py looks at all of them). Only what
+this agent has in memory is shown without one: the agents, topics and leaders of cluster_view.py, and the log start
+beside the answer to a write. Nothing is decided by it yet; access control, quotas and audit logs will be.
 """
 
 from __future__ import annotations

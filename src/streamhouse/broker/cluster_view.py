@@ -215,12 +215,6 @@ class ClusterView:
             async with asyncio.timeout(timeout_s):
                 await self._changed.wait()
 
-    async def wait_moved(self, keys: Iterable[PartitionKey]) -> None:
-        """Returns once none of these is being handed over. Cancel it to give up."""
-        waiting = list(keys)
-        while any(self._leases.leaving_epoch(key) is not None for key in waiting):
-            await self._changed.wait()
-
     def _leaderless(self, key: PartitionKey) -> Leader | None:
         """Any agent serves a leaderless partition; all name the same one, at epoch 0."""
         topic = self._ids.get(key.topic_id)

@@ -46,11 +46,11 @@ class Configs:
         self._view = view
         self._settings = settings
 
-    async def describe_topic(self, name: str) -> list[Description]:
+    async def describe_topic(self, name: str, *, caller: Caller) -> list[Description]:
         """Raises TopicNotFound, InvalidTopicName."""
         return topic_config.describe((await self._fresh(name)).configs)
 
-    def describe_broker(self, name: str, *, listener: str) -> list[Description]:
+    def describe_broker(self, name: str, *, listener: str, caller: Caller) -> list[Description]:
         """``name``: this agent's node id; empty for what holds for all agents, of which nothing can be set here.
 
         Raises InvalidRequest.
@@ -65,7 +65,7 @@ class Configs:
             self._settings, node_id=self._view.node_id, listeners=f"PLAINTEXT://{endpoint.host}:{endpoint.port}"
         )
 
-    def describe_group(self) -> list[Description]:
+    def describe_group(self, *, caller: Caller) -> list[Description]:
         """The same for every group, whether it exists or not."""
         return describe_group(self._settings)
 
@@ -106,7 +106,7 @@ class Configs:
                 if not left:
                     raise
 
-    def refuse_broker_change(self, name: str) -> None:
+    def refuse_broker_change(self, name: str, *, caller: Caller) -> None:
         """Always raises: a setting is given when a process starts."""
         if name:
             self._check_own_id(name)
@@ -115,7 +115,7 @@ class Configs:
             hint="give them as flags, STREAMHOUSE_… variables or in streamhouse.toml, and start it anew",
         )
 
-    def refuse_group_change(self) -> None:
+    def refuse_group_change(self, *, caller: Caller) -> None:
         """Always raises."""
         raise InvalidRequest(
             "configs of a single group cannot be changed", hint="the settings group.* hold for all groups"

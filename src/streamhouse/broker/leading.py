@@ -31,14 +31,16 @@ class Leading:
 
     def begin(self, *, caller: Caller, timeout_ms: int | None = None) -> LeaderWait:
         """``timeout_ms``: the request's own time-out, if it has one."""
-        return LeaderWait(self._view, self._writes, timeout_ms)
+        return LeaderWait(self._view, self._writes, caller, timeout_ms)
 
 
 class LeaderWait:
     """The time that one request may wait for leaders, whatever the number of its partitions."""
 
-    def __init__(self, view: ClusterView, writes: Writes, timeout_ms: int | None) -> None:
+    def __init__(self, view: ClusterView, writes: Writes, caller: Caller, timeout_ms: int | None) -> None:
         wait_s = MAX_WAIT_S if timeout_ms is None else min(MAX_WAIT_S, max(timeout_ms, 0) / 1000)
+        self.caller = caller
+        """Who asks, for the questions."""
         self._view = view
         self._writes = writes
         self._give_up_s = asyncio.get_running_loop().time() + wait_s

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from streamhouse.broker.caller import Caller
 from streamhouse.metadata.contract import MetadataStore
 
 _BLOCK: Final = 1_000  # Kafka's own block size
@@ -19,7 +20,7 @@ class ProducerIds:
         self._left = iter(range(0))
         self._refilling = asyncio.Lock()
 
-    async def next(self) -> int:
+    async def next(self, *, caller: Caller) -> int:
         """Raises MetadataUnavailable."""
         found = next(self._left, None)
         if found is not None:

@@ -14,6 +14,7 @@ from enum import IntEnum
 from itertools import pairwise
 from typing import Final
 
+from streamhouse.broker.caller import Caller
 from streamhouse.broker.cluster_view import ClusterView
 from streamhouse.broker.writes import Writes
 from streamhouse.core.errors import NotLeader, StaleEpoch, StreamHouseError, UnknownEpoch
@@ -178,7 +179,7 @@ class Reads:
 
     # Producers.
 
-    async def writers(self, key: PartitionKey) -> list[ActiveProducer]:
+    async def writers(self, key: PartitionKey, *, caller: Caller) -> list[ActiveProducer]:
         """Idempotent producers that the leader would recognise. Raises NotLeader, PartitionNotFound, MetadataError."""
         self.leader_epoch(key)
         windows = self._writes.writer(key).producers(key)

@@ -27,7 +27,9 @@ class SimpleOffsets:
 
         Raises GroupNotEmpty, TopicNotFound, and PartitionNotFound after the others have been committed.
         """
-        topics = {name: await self._topics.fresh(name) for name in dict.fromkeys(topic for topic, _ in offsets)}
+        topics = {
+            name: await self._topics.fresh(name, caller=caller) for name in dict.fromkeys(topic for topic, _ in offsets)
+        }
         named = {PartitionKey(topics[each[0]].topic_id, each[1]): each for each in offsets}
         commits = [OffsetCommit(key=key, offset=offsets[each]) for key, each in named.items() if _exists(topics, each)]
         missing = [named[key] for key in await self._metadata.commit_offsets_simple(group, commits)]
@@ -38,7 +40,7 @@ class SimpleOffsets:
 
     async def fetch(self, group: str, topic: str, *, caller: Caller) -> dict[int, CommittedOffset]:
         """Return the committed offset of each partition; those without one are left out. Raises TopicNotFound."""
-        found = await self._topics.fresh(topic)
+        found = await self._topics.fresh(topic, caller=caller)
         offsets = await self._metadata.fetch_offsets(group, found.partition_keys())
         return {key.partition: committed for key, committed in offsets.items()}
 

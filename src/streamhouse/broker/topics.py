@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from streamhouse.broker.caller import Caller
-from streamhouse.broker.cluster_view import ClusterView
+from streamhouse.broker.cluster_view import ClusterView, TopicRef
+from streamhouse.broker.new_topics import check_partition_count, new_topic
 from streamhouse.broker.placement import check_brokers
-from streamhouse.core import topic_config
 from streamhouse.core.errors import (
     InvalidPartitions,
     InvalidReplicaAssignment,
@@ -25,8 +25,7 @@ from streamhouse.core.errors import (
     TopicNotFound,
     UnknownTopicId,
 )
-from streamhouse.core.ids import PartitionKey, TopicId, check_topic_name
-from streamhouse.core.limits import MAX_PARTITIONS_PER_TOPIC
+from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.core.randomness import Randomness
 from streamhouse.metadata.contract import MetadataStore, NewTopic, Topic, WriteMode
 
@@ -68,13 +67,21 @@ class TopicAdmin:
         self._default_partition_count = default_partition_count
         self._auto_create = auto_create
 
-    async def fresh(self, name: str) -> Topic:
+    async def find(self, ref: TopicRef, *, caller: Caller) -> Topic | None:
+        """Return the topic with this name or id. Reads the store if this agent does not know it."""
+        return await self._view.look_up(ref)
+
+    async def all(self, *, caller: Caller) -> list[Topic]:
+        """Return all topics as the store has them now, by name."""
+        return await self._view.all_topics()
+
+    async def fresh(self, name: str, *, caller: Caller) -> Topic:
         """Return the topic as the store has it now. Raises TopicNotFound."""
         topic = await self._metadata.get_topic(name)
         self._view.learned(topic)
         return topic
 
-    async def fresh_by_id(self, topic_id: TopicId) -> Topic:
+    async def fresh_by_id(self, topic_id: TopicId, *, caller: Caller) -> Topic:
         """Raises UnknownTopicId."""
         try:
             topic = await self._metadata.get_topic_by_id(topic_id)
@@ -83,7 +90,7 @@ class TopicAdmin:
         self._view.learned(topic)
         return topic
 
-    async def check(self, wanted: WantedTopic) -> NewTopic:
+    async def check(self, wanted: WantedTopic, *, caller: Caller) -> NewTopic:
         """What ``create`` would make of it, or why not. Raises as ``create`` does."""
         new = await self._new(wanted)
         try:
@@ -110,7 +117,7 @@ class TopicAdmin:
         try:
             return await self.create(WantedTopic(name=name, configs={}), caller=caller)
         except TopicExists:  # another client was quicker
-            return await self.fresh(name)
+            return await self.fresh(name, caller=caller)
 
     async def delete(self, topic: Topic, *, caller: Caller) -> None:
         """Raises TopicNotFound when it is gone already. Its objects go later, when nothing can need them any more."""
@@ -133,7 +140,7 @@ class TopicAdmin:
 
         Raises TopicNotFound, InvalidPartitions, InvalidReplicaAssignment.
         """
-        topic = await self.fresh(name)
+        topic = await self.fresh(name, caller=caller)
         if partition_count == topic.partition_count:
             raise InvalidPartitions(f"topic {name} already has {partition_count} partitions")
         if partition_count < topic.partition_count:
@@ -141,7 +148,7 @@ class TopicAdmin:
                 f"topic {name} has {topic.partition_count} partitions; {partition_count} would not be an increase",
                 hint="create a new topic with fewer and copy the records",
             )
-        _check_count(partition_count)
+        check_partition_count(partition_count)
         if brokers:
             added = partition_count - topic.partition_count
             if len(brokers) != added:
@@ -155,7 +162,7 @@ class TopicAdmin:
         await self._wait_led(grown, timeout_s)
         return grown
 
-    async def check_reassignment(self, name: str, partition: int, brokers: Sequence[int]) -> None:
+    async def check_reassignment(self, name: str, partition: int, brokers: Sequence[int], *, caller: Caller) -> None:
         """Returns if the partition is already where ``brokers`` want it: its leader alone.
 
         Raises TopicNotFound, PartitionNotFound, InvalidReplicaAssignment.
@@ -167,7 +174,7 @@ class TopicAdmin:
         leader = self._view.leader(key)
         check_brokers(f"{name}/{partition}", brokers, None if leader is None else leader.node.node_id)
 
-    async def check_cancellation(self, name: str, partition: int) -> None:
+    async def check_cancellation(self, name: str, partition: int, *, caller: Caller) -> None:
         """Raises NoReassignment, because partitions are never being reassigned; TopicNotFound, PartitionNotFound."""
         await self._partition(name, partition)
         raise NoReassignment(f"{name}/{partition} is not being reassigned")
@@ -187,7 +194,6 @@ class TopicAdmin:
             check_brokers(f"{topic.name}/{partition}", brokers, leaders[partition])
 
     async def _new(self, wanted: WantedTopic) -> NewTopic:
-        name = check_topic_name(wanted.name)
         if wanted.brokers is not None:
             wanted = _counted(wanted, wanted.brokers)
         if wanted.replication_factor != DEFAULT and wanted.replication_factor < 1:
@@ -195,22 +201,13 @@ class TopicAdmin:
         count = wanted.partition_count
         if count == DEFAULT:
             count = self._default_partition_count
-        _check_count(count)
-        configs = topic_config.validate(wanted.configs)
-        leaderless = topic_config.effective(configs).diskless_enable
-        new = NewTopic(
-            topic_id=TopicId(self._randomness.uuid()),
-            name=name,
-            partition_count=count,
-            configs=configs,
-            write_mode=WriteMode.LEADERLESS if leaderless else WriteMode.LEASED,
-        )
+        new = new_topic(wanted.name, count, wanted.configs, randomness=self._randomness)
         if wanted.brokers is not None:
             topic = Topic(
                 topic_id=new.topic_id,
-                name=name,
-                partition_count=count,
-                configs=configs,
+                name=new.name,
+                partition_count=new.partition_count,
+                configs=new.configs,
                 write_mode=new.write_mode,
                 created_at_ms=0,
                 version=0,
@@ -235,8 +232,3 @@ def _counted(wanted: WantedTopic, brokers: Mapping[int, Sequence[int]]) -> Wante
             f"{len(brokers)} partitions of {wanted.name} are placed: these must be partitions 0 to {len(brokers) - 1}"
         )
     return replace(wanted, partition_count=len(brokers))
-
-
-def _check_count(count: int) -> None:
-    if not 1 <= count <= MAX_PARTITIONS_PER_TOPIC:
-        raise InvalidPartitions(f"a topic has 1 to {MAX_PARTITIONS_PER_TOPIC} partitions, not {count}")

@@ -6,7 +6,7 @@
     Writer             the protocol, and a process without an agent: another agent answers for every partition
 
 A topic's write mode never changes, so broker/writes.py asks the view for it and passes each call to that mode's writer.
-Nothing else in the broker knows the modes.
+No other part of the write path knows the modes; docs/architecture.md lists the modules that do.
 
 **Preparation.** Batches of compacted topics, and of topics with a codec of their own, are opened (preparation.py).
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
+from streamhouse.broker.caller import Caller
 from streamhouse.broker.cluster_view import ClusterView, TopicRef
 from streamhouse.broker.writers import Writer
 from streamhouse.core.errors import (
@@ -72,7 +73,7 @@ class Writes:
         if append is None:
             self._check_exists(key)
             writer = self.writer(key)
-            append = None if writer is self._leased else writer.append(key, batch, acks=acks)
+            append = None if writer is self._leased else writer.append(key, batch, acks=acks, prepared_for=prepared_for)
             if append is None:
                 raise self.not_here(key)
         return append
@@ -123,7 +124,7 @@ class Writes:
         """Whether each of them is open here, or led elsewhere, before the time is up."""
         return await self._leased.wait_settled(keys, timeout_s)  # only leases change hands
 
-    async def delete_before(self, key: PartitionKey, offset: int) -> int:
+    async def delete_before(self, key: PartitionKey, offset: int, *, caller: Caller) -> int:
         """Raise the log start to ``offset``; with -1, to the end of what may be read. Returns the new log start.
 
         Raises NotLeader, OffsetOutOfRange, PolicyViolation, PartitionNotFound, MetadataError.

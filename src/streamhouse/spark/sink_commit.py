@@ -128,7 +128,8 @@ class SinkCommit:
                     await self._complete(outcome.intent, share, before, waited)
                 case IntentVerdict.STALE_OBJECT:
                     raise StoreUnavailable(
-                        f"{batch} for {share.topic} was uploaded so long ago that vacuum may have taken it",
+                        f"{batch} for {share.topic} was uploaded too long ago: the log takes no objects from before its"
+                        " GC horizon",
                         hint="run the query again: the batch is written again",
                     )
 

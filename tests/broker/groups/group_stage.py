@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from slot_view import Guard, SlotView
+from streamhouse.broker.caller import Caller
 from streamhouse.broker.groups.contract import (
     ConsumerHeartbeat,
     ConsumerHeartbeatResult,
@@ -37,6 +38,7 @@ from streamhouse.metadata.contract import (
 )
 
 T = TypeVar("T")
+CALLER = Caller(protocol="test")
 GROUP = "readers"
 SLOT = slot_of(GROUP)
 PATIENCE_S = 10.0
@@ -122,17 +124,19 @@ class Agent:
             "protocols": (("range", b"\0\0\0\0\0\1\0\6orders\0\0\0\0"),),
             "known_id_required": False,
         }
-        return await soon(self.groups.members.join(JoinRequest(**{**fields, **changes})))
+        return await soon(self.groups.members.join(JoinRequest(**{**fields, **changes}), caller=CALLER))
 
     async def sync(
         self, member_id: str, generation: int, *assignments: tuple[str, bytes], group: str = GROUP
     ) -> SyncResult:
         request = SyncRequest(group_id=group, generation=generation, member_id=member_id, assignments=assignments)
-        return await soon(self.groups.members.sync(request))
+        return await soon(self.groups.members.sync(request, caller=CALLER))
 
     async def heartbeat(self, member_id: str, generation: int, *, group: str = GROUP) -> int:
         return await code(
-            self.groups.members.heartbeat(group, member_id=member_id, instance_id=None, generation=generation)
+            self.groups.members.heartbeat(
+                group, member_id=member_id, instance_id=None, generation=generation, caller=CALLER
+            )
         )
 
     async def stable_member(self, *, group: str = GROUP) -> JoinResult:
@@ -146,7 +150,9 @@ class Agent:
         fields: dict[str, Any] = {"group_id": GROUP, "member_id": member_id, "member_epoch": epoch}
         if epoch == 0:
             fields |= {"rebalance_timeout_ms": 60_000, "topic_names": ("orders",), "owned": frozenset()}
-        return await soon(self.groups.members.consumer_heartbeat(ConsumerHeartbeat(**{**fields, **changes})))
+        return await soon(
+            self.groups.members.consumer_heartbeat(ConsumerHeartbeat(**{**fields, **changes}), caller=CALLER)
+        )
 
     # Offsets.
 
@@ -165,10 +171,10 @@ class Agent:
         request = CommitRequest(
             group_id=group, member_id=member_id, instance_id=None, generation=generation, offsets=offsets
         )
-        return await soon(self.groups.offsets.commit(request))
+        return await soon(self.groups.offsets.commit(request, caller=CALLER))
 
     async def fetch(self, key: PartitionKey, *, group: str = GROUP) -> int:
-        found = await soon(self.groups.offsets.fetch(group, keys=[key]))
+        found = await soon(self.groups.offsets.fetch(group, keys=[key], caller=CALLER))
         return found[key].offset if key in found else -1
 
 

@@ -6,22 +6,24 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from group_stage import GROUP, SLOT, Agent, Stage, code
+from group_stage import CALLER, GROUP, SLOT, Agent, Stage, code
 
 from streamhouse.broker.groups.contract import MemberRef
 
 REQUESTS: dict[str, Callable[[Agent], Awaitable[object]]] = {
     "join": lambda agent: agent.join(),
     "sync": lambda agent: agent.sync("m", 1),
-    "heartbeat": lambda agent: agent.groups.members.heartbeat(GROUP, member_id="m", instance_id=None, generation=1),
-    "leave": lambda agent: agent.groups.members.leave(GROUP, [MemberRef(member_id="m")]),
+    "heartbeat": lambda agent: agent.groups.members.heartbeat(
+        GROUP, member_id="m", instance_id=None, generation=1, caller=CALLER
+    ),
+    "leave": lambda agent: agent.groups.members.leave(GROUP, [MemberRef(member_id="m")], caller=CALLER),
     "consumer heartbeat": lambda agent: agent.consumer("m", 0),
     "commit": lambda agent: agent.commit_all([]),
-    "fetch": lambda agent: agent.groups.offsets.fetch(GROUP, keys=None),
-    "delete offsets": lambda agent: agent.groups.offsets.delete(GROUP, {}),
-    "describe": lambda agent: agent.groups.inspection.describe_classic(GROUP),
-    "describe consumer": lambda agent: agent.groups.inspection.describe_consumer(GROUP),
-    "delete": lambda agent: agent.groups.inspection.delete(GROUP),
+    "fetch": lambda agent: agent.groups.offsets.fetch(GROUP, keys=None, caller=CALLER),
+    "delete offsets": lambda agent: agent.groups.offsets.delete(GROUP, {}, caller=CALLER),
+    "describe": lambda agent: agent.groups.inspection.describe_classic(GROUP, caller=CALLER),
+    "describe consumer": lambda agent: agent.groups.inspection.describe_consumer(GROUP, caller=CALLER),
+    "delete": lambda agent: agent.groups.inspection.delete(GROUP, caller=CALLER),
 }
 
 
@@ -75,4 +77,4 @@ class TestShortWait:
         stage.first.taking_over.add(SLOT)
         assert await code(stage.first.join()) == 16
         stage.first.view.leaving.add(SLOT)
-        assert await code(stage.first.groups.offsets.fetch(GROUP, keys=None)) == 0
+        assert await code(stage.first.groups.offsets.fetch(GROUP, keys=None, caller=CALLER)) == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from group_stage import GROUP, Agent, Stage, code
+from group_stage import CALLER, GROUP, Agent, Stage, code
 
 from streamhouse.broker.groups.consumer_protocol import read_assignment, write_assignment
 from streamhouse.broker.groups.contract import GroupState, JoinResult, MemberRef
@@ -49,12 +49,14 @@ async def test_an_upgrade_and_a_downgrade_with_a_take_over_in_each(stage: Stage)
     assert partitions(given.assignment) == {0, 1, 2, 3} - kept
     assert await code(agent.commit(7, key, member_id=old.member_id, generation=old.generation)) == 22
     assert await agent.commit(7, key, member_id=old.member_id, generation=generation) == 0
-    described = await agent.groups.inspection.describe_consumer(GROUP)
+    described = await agent.groups.inspection.describe_consumer(GROUP, caller=CALLER)
     assert {member.member_id: member.is_classic for member in described.members} == {"new": False, old.member_id: True}
 
     await agent.consumer("new", -1)
-    assert await code(agent.groups.inspection.describe_consumer(GROUP)) == 69
-    assert (await agent.groups.inspection.describe_classic(GROUP)).state is GroupState.PREPARING_REBALANCE
+    assert await code(agent.groups.inspection.describe_consumer(GROUP, caller=CALLER)) == 69
+    assert (
+        await agent.groups.inspection.describe_classic(GROUP, caller=CALLER)
+    ).state is GroupState.PREPARING_REBALANCE
     assert await agent.commit(8, key, member_id=old.member_id, generation=generation) == 0
 
     await agent.release(lease)
@@ -76,7 +78,7 @@ async def test_a_classic_member_that_joins_a_consumer_group_is_in_it_after_a_tak
     assert await stage.second.heartbeat(joined.member_id, joined.generation) == 0
     told = await stage.second.consumer("new", first.member_epoch)
     assert len(partitions(told.assignment)) == 2
-    outcomes = await stage.second.groups.members.leave(GROUP, [MemberRef(member_id=joined.member_id)])
+    outcomes = await stage.second.groups.members.leave(GROUP, [MemberRef(member_id=joined.member_id)], caller=CALLER)
     assert [outcome.error for outcome in outcomes] == [None]
     assert await stage.second.heartbeat(joined.member_id, joined.generation) == 25
 
@@ -114,7 +116,7 @@ async def test_an_empty_group_changes_its_kind_and_never_its_generation_back(sta
     lease = await stage.first.lead()
     joined = await stage.first.stable_member()
     assert await code(stage.first.consumer("m", 0)) == 69  # an assignment that only its leader understands
-    await stage.first.groups.members.leave(GROUP, [MemberRef(member_id=joined.member_id)])
+    await stage.first.groups.members.leave(GROUP, [MemberRef(member_id=joined.member_id)], caller=CALLER)
     epoch = (await stage.first.consumer("m", 0)).member_epoch
     assert epoch > joined.generation + 1
     await stage.take_over(lease)
@@ -139,7 +141,7 @@ async def test_an_unknown_consumer_group_is_not_there(stage: Stage) -> None:
     assert await code(stage.first.consumer("m", 0, topic_pattern="(")) == 128
     joined = await stage.first.stable_member()
     assert await code(stage.first.consumer("m", 4)) == 25, "69 is fatal to clients; it joins again"
-    await stage.first.groups.members.leave(GROUP, [MemberRef(member_id=joined.member_id)])
+    await stage.first.groups.members.leave(GROUP, [MemberRef(member_id=joined.member_id)], caller=CALLER)
     assert await code(stage.first.consumer("m", 4)) == 69
 
 
@@ -148,8 +150,8 @@ async def test_an_operator_removes_members_of_either_kind(stage: Stage) -> None:
     await stage.first.lead()
     await stage.first.consumer("m", 0)
     refs = [MemberRef(member_id="m"), MemberRef(member_id="x")]
-    outcomes = await stage.first.groups.members.leave(GROUP, refs)
+    outcomes = await stage.first.groups.members.leave(GROUP, refs, caller=CALLER)
     assert [outcome.error and outcome.error.kafka_code for outcome in outcomes] == [None, 25]
-    await stage.first.groups.inspection.delete(GROUP)
-    outcomes = await stage.first.groups.members.leave(GROUP, refs)
+    await stage.first.groups.inspection.delete(GROUP, caller=CALLER)
+    outcomes = await stage.first.groups.members.leave(GROUP, refs, caller=CALLER)
     assert [outcome.error and outcome.error.kafka_code for outcome in outcomes] == [25, 25]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from group_stage import GROUP, SLOT, Stage, code, soon
+from group_stage import CALLER, GROUP, SLOT, Stage, code, soon
 
 from streamhouse.broker.groups.contract import MemberRef
 from streamhouse.broker.groups.offsets import CommitRequest
@@ -18,10 +18,10 @@ async def test_a_commit_is_read_back_with_epoch_and_metadata(stage: Stage) -> No
     await stage.first.lead()
     commit = OffsetCommit(key=first, offset=5, leader_epoch=3, metadata="here")
     assert await stage.first.commit_all([commit]) == {first: None}
-    found = await stage.first.groups.offsets.fetch(GROUP, keys=[first, second])
+    found = await stage.first.groups.offsets.fetch(GROUP, keys=[first, second], caller=CALLER)
     assert (found[first].offset, found[first].leader_epoch, found[first].metadata) == (5, 3, "here")
     assert second not in found
-    assert list(await stage.first.groups.offsets.fetch(GROUP, keys=None)) == [first]
+    assert list(await stage.first.groups.offsets.fetch(GROUP, keys=None, caller=CALLER)) == [first]
 
 
 async def test_each_partition_has_its_own_error(stage: Stage) -> None:
@@ -61,7 +61,7 @@ async def test_a_group_nobody_knows(stage: Stage) -> None:
     assert await stage.first.fetch(key) == -1
     assert await code(stage.first.commit(1, key, member_id="m", generation=1)) == 69
     older = CommitRequest(group_id=GROUP, member_id="m", instance_id=None, generation=1, offsets=[], knows_epochs=False)
-    assert await code(stage.first.groups.offsets.commit(older)) == 22
+    assert await code(stage.first.groups.offsets.commit(older, caller=CALLER)) == 22
     assert await stage.first.commit(1, key) == 0  # without membership: any client may begin one
 
 
@@ -95,7 +95,7 @@ async def test_a_commit_that_waited_behind_a_rebalance_is_judged_by_what_is_then
     async with group.offsets_lock:
         late = asyncio.create_task(stage.first.commit(3, key, member_id=joined.member_id, generation=1))
         await asyncio.sleep(0)
-        await stage.first.groups.members.leave(GROUP, [MemberRef(member_id=joined.member_id)])
+        await stage.first.groups.members.leave(GROUP, [MemberRef(member_id=joined.member_id)], caller=CALLER)
     assert await code(late) == 25
     assert await stage.first.fetch(key) == -1
 
@@ -107,7 +107,7 @@ async def test_offsets_of_topics_that_are_read_stay(stage: Stage) -> None:
     joined = await stage.first.stable_member()
     for key in (read, unread):
         assert await stage.first.commit(4, key, member_id=joined.member_id, generation=1) == 0
-    outcomes = await stage.first.groups.offsets.delete(GROUP, {read: "orders", unread: "bills"})
+    outcomes = await stage.first.groups.offsets.delete(GROUP, {read: "orders", unread: "bills"}, caller=CALLER)
     assert {key: error and error.kafka_code for key, error in outcomes.items()} == {read: 86, unread: None}
     assert await stage.first.fetch(read) == 4
     assert await stage.first.fetch(unread) == -1
@@ -116,9 +116,9 @@ async def test_offsets_of_topics_that_are_read_stay(stage: Stage) -> None:
 async def test_deleting_offsets_of_other_groups(stage: Stage) -> None:
     key = (await stage.topic()).partition_keys()[0]
     await stage.first.lead()
-    assert await code(stage.first.groups.offsets.delete(GROUP, {key: "orders"})) == 69
+    assert await code(stage.first.groups.offsets.delete(GROUP, {key: "orders"}, caller=CALLER)) == 69
     assert await code(stage.first.join(protocol_type="connect")) == 0
-    assert await code(stage.first.groups.offsets.delete(GROUP, {key: "orders"})) == 68
+    assert await code(stage.first.groups.offsets.delete(GROUP, {key: "orders"}, caller=CALLER)) == 68
 
 
 async def test_consumer_members_commit_and_fetch_with_their_epoch(stage: Stage) -> None:
@@ -128,14 +128,14 @@ async def test_consumer_members_commit_and_fetch_with_their_epoch(stage: Stage) 
     assert await stage.first.commit(6, key, member_id="m", generation=epoch) == 0
     assert await code(stage.first.commit(6, key, member_id="m", generation=epoch + 1)) == 113
     fetch = stage.first.groups.offsets.fetch
-    assert (await fetch(GROUP, keys=[key], member_id="m", member_epoch=epoch))[key].offset == 6
-    assert await code(fetch(GROUP, keys=[key], member_id="m", member_epoch=epoch + 1)) == 113
-    assert await code(fetch(GROUP, keys=[key], member_id="x", member_epoch=epoch)) == 25
-    assert (await fetch(GROUP, keys=[key]))[key].offset == 6
-    outcomes = await stage.first.groups.offsets.delete(GROUP, {key: "orders"})
+    assert (await fetch(GROUP, keys=[key], member_id="m", member_epoch=epoch, caller=CALLER))[key].offset == 6
+    assert await code(fetch(GROUP, keys=[key], member_id="m", member_epoch=epoch + 1, caller=CALLER)) == 113
+    assert await code(fetch(GROUP, keys=[key], member_id="x", member_epoch=epoch, caller=CALLER)) == 25
+    assert (await fetch(GROUP, keys=[key], caller=CALLER))[key].offset == 6
+    outcomes = await stage.first.groups.offsets.delete(GROUP, {key: "orders"}, caller=CALLER)
     assert outcomes[key] is not None
     older = CommitRequest(group_id=GROUP, member_id="m", instance_id=None, generation=9, offsets=[], knows_epochs=False)
-    assert await code(stage.first.groups.offsets.commit(older)) == 22
+    assert await code(stage.first.groups.offsets.commit(older, caller=CALLER)) == 22
 
 
 @pytest.mark.parametrize("group", ["x" * 1_025, "a\0b"])
@@ -156,5 +156,7 @@ class TestSlowStore:
             return await asyncio.Event().wait()
 
         stage.first.store.fetch_offsets = for_ever  # type: ignore[method-assign, assignment]
-        assert await code(stage.first.groups.offsets.fetch(GROUP, keys=None)) == 14, "librdkafka does not repeat a 15"
+        assert await code(stage.first.groups.offsets.fetch(GROUP, keys=None, caller=CALLER)) == 14, (
+            "librdkafka does not repeat a 15"
+        )
         assert stage.first.slots.get(SLOT) is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from group_stage import GROUP, SLOT, Stage, code
+from group_stage import CALLER, GROUP, SLOT, Stage, code
 
 from streamhouse.broker.groups.contract import MemberRef
 from streamhouse.core.errors import NotCoordinator, UnknownMember
@@ -14,7 +14,10 @@ from streamhouse.metadata.contract import Group, OffsetCommit, SlotFence, slot_o
 
 async def test_who_does_not_hold_the_slot_says_so(stage: Stage) -> None:
     assert await code(stage.first.join()) == 16
-    assert await code(stage.first.groups.offsets.fetch(GROUP, keys=None, member_id="m", member_epoch=1)) == 16
+    assert (
+        await code(stage.first.groups.offsets.fetch(GROUP, keys=None, member_id="m", member_epoch=1, caller=CALLER))
+        == 16
+    )
     await stage.first.lead()
     other = next(name for name in map(str, range(100)) if slot_of(name) != SLOT)
     assert await code(stage.first.join(group=other)) == 16
@@ -34,7 +37,7 @@ async def test_while_a_slot_is_read_clients_are_told_to_wait(stage: Stage) -> No
     gaining = asyncio.create_task(stage.first.groups.slots.gained(lease, guard=stage.first.guard))
     await asked.wait()
     assert await code(stage.first.join()) == 14
-    assert await code(stage.first.groups.offsets.fetch(GROUP, keys=None)) == 14
+    assert await code(stage.first.groups.offsets.fetch(GROUP, keys=None, caller=CALLER)) == 14
     go_on.set()
     await gaining
     assert (await stage.first.join()).generation == 1
@@ -60,7 +63,7 @@ async def test_a_take_over_before_the_assignment_goes_on_with_the_same_generatio
 async def test_a_generation_is_never_given_twice(stage: Stage) -> None:
     lease = await stage.first.lead()
     joined = await stage.first.stable_member()
-    await stage.first.groups.members.leave(GROUP, [_ref(joined.member_id)])
+    await stage.first.groups.members.leave(GROUP, [_ref(joined.member_id)], caller=CALLER)
     await _saved(stage)
     await stage.take_over(lease)
     later = await stage.second.join()
@@ -102,7 +105,7 @@ async def test_r20_no_answer_once_the_lease_may_have_run_out(stage: Stage) -> No
     assert await stage.first.heartbeat(joined.member_id, joined.generation) == 16
     late = stage.first.commit(5, key, member_id=joined.member_id, generation=joined.generation)
     assert await code(late) == 16
-    assert await code(stage.first.groups.inspection.describe_classic(GROUP)) == 16
+    assert await code(stage.first.groups.inspection.describe_classic(GROUP, caller=CALLER)) == 16
     stage.first.groups.slots.lost(SLOT)
     assert await code(waiting) == 16
 

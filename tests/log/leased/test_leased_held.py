@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from node import Stage, a_partition, acked, batch, pending, settle
+from node import Stage, Wrapper, a_partition, acked, batch, pending, settle
 
-from streamhouse.core.errors import BackPressureRejected
+from streamhouse.core.errors import BackPressureRejected, MetadataUnavailable
 from streamhouse.core.ids import PartitionKey
 from streamhouse.log.leased import held as module
 from streamhouse.log.leased.held import in_parts
@@ -37,7 +37,46 @@ async def test_frames_of_an_ended_leadership_take_memory_only_until_they_are_syn
         assert node.log._held._frames == {}
 
 
-async def test_r4_acks_1_frames_that_take_all_room_are_given_up_after_half_a_minute(tmp_path: Path) -> None:
+async def test_r4_given_up_frames_are_told_although_the_metadata_store_is_away_for_the_next_partition(
+    tmp_path: Path,
+) -> None:
+    """Found by the simulator: the frames were dropped, and the error for another partition hid that from everyone."""
+    given_up: list[PartitionKey] = []
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic(partitions=2)
+        store = AwayAfter(stage.cluster.metadata)
+        node, other = await stage.node("agent-1", metadata=store), await stage.node("agent-2")
+        node.log._on_given_up = lambda key, frames: given_up.append(key)
+        for number, key in enumerate(topic.partition_keys()):
+            await node.lead(topic, number)
+            await acked(node.log.append(key, batch("x"), acks=1))
+            node.log.drop_partition(key, "the lease ran out")
+        stage.cluster.clock.advance(31_000)
+        for number in range(2):
+            await other.lead(topic, number)
+        node.log._urge()
+        store.answers_left = 1
+        with pytest.raises(MetadataUnavailable):
+            await node.log.sweep_held()
+        assert given_up == topic.partition_keys()[:1]
+        assert (node.log.stats.given_up_batches, node.log.held_batches) == (1, 1)
+
+
+class AwayAfter(Wrapper):
+    """A metadata store that is away after some answers about the history of leaders."""
+
+    answers_left = 1_000_000
+
+    async def epoch_history(self, key: PartitionKey) -> object:
+        if not self.answers_left:
+            raise MetadataUnavailable("epoch_history: no answer")
+        self.answers_left -= 1
+        return await self.inner.epoch_history(key)
+
+
+async def test_r4_acks_1_frames_that_take_all_room_are_given_up_after_half_a_minute(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """They keep every later file of the WAL, which is full before this agent leads their partition again."""
     given_up: list[tuple[PartitionKey, list[int]]] = []
     async with Stage(tmp_path) as stage:
@@ -59,6 +98,8 @@ async def test_r4_acks_1_frames_that_take_all_room_are_given_up_after_half_a_min
         assert node.log.held_is_in_the_way
         assert await node.log.sweep_held() == 1
         assert given_up == [(first, [0])]
+        (warning,) = [record.getMessage() for record in caplog.records if "gave up" in record.getMessage()]
+        assert warning.startswith(f"{topic.name}/0: gave up 1 batches"), "an operator knows topics by their names"
         assert (node.log.stats.given_up_batches, node.log.stats.dropped_batches) == (1, 0)
         assert node.wal.unsettled_bytes == 0
 

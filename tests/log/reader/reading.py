@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from streamhouse.core.ids import AppendId, PartitionKey, TopicId
 from streamhouse.core.randomness import SeededRandomness
@@ -167,6 +168,18 @@ class WatchedStore(WrappedStore):
 # The library: topics, their logs, and readers of them.
 
 
+class Counted:
+    """The metadata as the readers of a library ask it, with a count of their questions."""
+
+    def __init__(self, inner: Any, asked: Counter[str]) -> None:
+        self._inner = inner
+        self._asked = asked
+
+    def __getattr__(self, name: str) -> Any:
+        self._asked[name] += 1
+        return getattr(self._inner, name)
+
+
 class Library(AsyncExitStack):
     def __init__(self, *, store: ObjectStore | None = None, metadata: MetadataStore | None = None) -> None:
         super().__init__()
@@ -175,11 +188,21 @@ class Library(AsyncExitStack):
         self.metadata = metadata or SqliteMetadata(
             ":memory:", clock=StillClock(), randomness=self.randomness, threads=False
         )
+        self._asked: Counter[str] = Counter()
 
     async def __aenter__(self) -> Library:
         await super().__aenter__()
         await self.enter_async_context(self.metadata)
         return self
+
+    @property
+    def partition_lookups(self) -> int:
+        """How often the readers asked the metadata for partitions; a question may be about many."""
+        return self._asked["get_partitions"]
+
+    @property
+    def entry_lookups(self) -> int:
+        return self._asked["scan_entries"]
 
     def reader(
         self,
@@ -191,7 +214,7 @@ class Library(AsyncExitStack):
         **options: Any,
     ) -> LogReader:
         made = LogReader(
-            metadata=metadata or self.metadata,
+            metadata=cast(MetadataStore, Counted(metadata or self.metadata, self._asked)),
             store=store or self.store,
             tail=tail or TailCache(1 << 20),
             leading=leading,

@@ -143,7 +143,7 @@ async def test_readers_at_several_places_of_one_partition_keep_their_pages() -> 
             places = [(await reader.read(shelf.key, offset, max_bytes=1)).next_offset for offset in places]
         assert places == [36, 76, 116]
         # 38 reads each of whole entries: a first page and a long one for each of the three, not one for each read.
-        assert reader.stats.entry_lookups <= 6
+        assert library.entry_lookups <= 6
 
 
 class Forgetful:

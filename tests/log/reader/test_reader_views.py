@@ -13,7 +13,7 @@ from streamhouse.core.clock import ManualClock
 from streamhouse.core.errors import MetadataError, MetadataUnavailable, PartitionNotFound
 from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.core.randomness import SeededRandomness
-from streamhouse.log.reader.options import ReaderOptions, ReaderStats
+from streamhouse.log.reader.options import ReaderOptions
 from streamhouse.log.reader.views import PartitionView, Views
 from streamhouse.metadata.contract import LogState, PartitionState, WriteMode
 
@@ -69,7 +69,6 @@ class Shown:
             metadata=self.metadata,  # type: ignore[arg-type]
             clock=self.clock,
             options=ReaderOptions(**options),  # type: ignore[arg-type]
-            stats=ReaderStats(),
             on_moved=lambda view: self.moved.append((view.key.partition, view.state.high_watermark)),
             on_new_epoch=lambda key: self.new_epochs.append(key.partition),
         )

@@ -6,14 +6,17 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from table_ground import OWN_COLUMNS, TableGround, batch, rows
 
 from streamhouse.core.clock import SystemClock
-from streamhouse.metadata.contract import WantedState
+from streamhouse.core.errors import TopicNotFound
+from streamhouse.metadata.contract import Topic, WantedState
 from streamhouse.spark.address import resolve_address
+from streamhouse.spark.connection import connect
 from streamhouse.spark.definitions.service import Place
 from streamhouse.spark.pipelines.parsing import load_pipeline
 from streamhouse.spark.pipelines.service import Pipelines
@@ -118,6 +121,25 @@ def test_a_table_is_not_made_where_something_else_is(commands: Commands, tmp_pat
         assert "would overlap with" in commands.run(*create, path, code=2).stderr
     commands.run(*create, os.path.relpath(tmp_path / "lake"))
     assert commands.service.get("other").spec.storage.location == str(tmp_path / "lake")
+
+
+def test_a_dead_letter_topic_that_appears_meanwhile_is_used(
+    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = connect(commands.place.address)
+    metadata = connection.run(connection.metadata())
+    get_topic = metadata.get_topic
+
+    async def as_it_was(name: str) -> Topic:
+        if name == "orders.dead-letters":
+            raise TopicNotFound("not yet")
+        return await get_topic(name)
+
+    monkeypatch.setattr(metadata, "get_topic", as_it_was)
+    spec = commands.service.get("orders").spec
+    storage = replace(spec.storage, location=str(tmp_path / "other"))
+    commands.service.create(replace(spec, name="other", storage=storage), WantedState.STOPPED)
+    assert commands.service.get("other").spec.dead_letters == "orders.dead-letters"
 
 
 WITHOUT_EXTRAS = """

@@ -10,16 +10,20 @@ Decides nothing itself: the state machines do (classic.py, consumer.py).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from streamhouse.broker.caller import Caller
 from streamhouse.broker.groups.housekeeping import Housekeeping
 from streamhouse.broker.groups.inspection import Inspection
 from streamhouse.broker.groups.membership import Membership
 from streamhouse.broker.groups.offsets import Offsets
 from streamhouse.broker.groups.options import GroupOptions
 from streamhouse.broker.groups.registry import Registry, TopicSource
+from streamhouse.broker.nodes import Node
 from streamhouse.broker.slots.slots import Slots
 from streamhouse.core.clock import Clock
 from streamhouse.core.randomness import Randomness
-from streamhouse.metadata.contract import MetadataStore, SlotKey, slot_of
+from streamhouse.metadata.contract import MetadataStore, slot_of
 
 
 class GroupCoordinator:
@@ -44,10 +48,11 @@ class GroupCoordinator:
         self.inspection = Inspection(self.registry)
         self.housekeeping = Housekeeping(self.registry)
 
-    @staticmethod
-    def slot_of(group_id: str) -> SlotKey:
-        """The slot of a group. The agent that holds it coordinates the group."""
-        return slot_of(group_id)
+    async def find_coordinators(self, group_ids: Iterable[str], *, caller: Caller) -> dict[str, Node | None]:
+        """The agent that coordinates each group: it holds the group's slot, or is about to. None: no agent does now."""
+        slots = {group_id: slot_of(group_id) for group_id in group_ids}
+        nodes = await self.slots.coordinators.find(set(slots.values()))
+        return {group_id: nodes[slot] for group_id, slot in slots.items()}
 
     def start(self) -> None:
         self.housekeeping.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 
+from streamhouse.broker.caller import Caller
 from streamhouse.broker.groups.classic import ClassicGroup
 from streamhouse.broker.groups.consumer import ConsumerGroup
 from streamhouse.broker.groups.consumer_protocol import PROTOCOL_TYPE
@@ -31,7 +32,7 @@ class Inspection:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 
-    async def describe_classic(self, group_id: str) -> ClassicGroupView:
+    async def describe_classic(self, group_id: str, *, caller: Caller) -> ClassicGroupView:
         """Raises GroupNotFound, also for a consumer group."""
         await self._registry.ready(group_id)
         slot = self._registry.slot_for(group_id)
@@ -45,7 +46,7 @@ class Inspection:
             raise GroupNotFound(f"there is no group {group_id}")
         return group.machine.describe()
 
-    async def describe_consumer(self, group_id: str) -> ConsumerGroupView:
+    async def describe_consumer(self, group_id: str, *, caller: Caller) -> ConsumerGroupView:
         """Raises GroupNotFound, also for a classic group: the admin client then sends DescribeGroups."""
         await self._registry.ready(group_id)
         group = self._registry.find(group_id)
@@ -53,7 +54,9 @@ class Inspection:
             raise GroupNotFound(f"group {group_id} is not a consumer group")
         return group.machine.describe()
 
-    async def list_groups(self, *, states: Collection[str] = (), types: Collection[str] = ()) -> list[GroupListing]:
+    async def list_groups(
+        self, *, caller: Caller, states: Collection[str] = (), types: Collection[str] = ()
+    ) -> list[GroupListing]:
         """The groups of this coordinator. An empty filter keeps all; states and types may be in upper or lower case."""
         if any(slot.loading for slot in self._registry.slots.all()):
             raise CoordinatorLoading("this agent is reading groups from the metadata store")
@@ -89,7 +92,7 @@ class Inspection:
                 if not slot.gone and row.group_id not in groups.loaded:
                     self._registry.load_group(slot, row)
 
-    async def delete(self, group_id: str) -> None:
+    async def delete(self, group_id: str, *, caller: Caller) -> None:
         """Delete a group and its offsets. Raises GroupNotFound, GroupNotEmpty."""
         await self._registry.ready(group_id)
         slot = self._registry.slot_for(group_id)

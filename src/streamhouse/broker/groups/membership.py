@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from streamhouse.broker.caller import Caller
 from streamhouse.broker.groups import conversion
 from streamhouse.broker.groups.classic import ClassicGroup
 from streamhouse.broker.groups.consumer import ConsumerGroup
@@ -55,7 +56,7 @@ class Membership:
 
     # Classic.
 
-    async def join(self, request: JoinRequest) -> JoinResult:
+    async def join(self, request: JoinRequest, *, caller: Caller) -> JoinResult:
         """Returns when the generation begins. That may take as long as the slowest member."""
         registry = self._registry
         await self._ready(request.group_id)
@@ -79,7 +80,7 @@ class Membership:
         result: JoinResult = await registry.ask(group, event)
         return result
 
-    async def sync(self, request: SyncRequest) -> SyncResult:
+    async def sync(self, request: SyncRequest, *, caller: Caller) -> SyncResult:
         """Returns when the leader has assigned; in a consumer group at once."""
         await self._ready(request.group_id)
         group, registry = self._known(request.group_id), self._registry
@@ -92,7 +93,9 @@ class Membership:
         result: SyncResult = await registry.ask(group, event)
         return result
 
-    async def heartbeat(self, group_id: str, *, member_id: str, instance_id: str | None, generation: int) -> None:
+    async def heartbeat(
+        self, group_id: str, *, member_id: str, instance_id: str | None, generation: int, caller: Caller
+    ) -> None:
         await self._ready(group_id)
         group, registry = self._known(group_id), self._registry
 
@@ -103,7 +106,7 @@ class Membership:
 
         await registry.ask(group, event)
 
-    async def leave(self, group_id: str, members: Sequence[MemberRef]) -> Sequence[LeaveOutcome]:
+    async def leave(self, group_id: str, members: Sequence[MemberRef], *, caller: Caller) -> Sequence[LeaveOutcome]:
         """Also used by operators, to remove members of either protocol."""
         await self._ready(group_id)
         registry = self._registry
@@ -135,7 +138,7 @@ class Membership:
     # Consumer (KIP-848).
 
     async def consumer_heartbeat(
-        self, request: ConsumerHeartbeat, *, may_be_named: bool = False
+        self, request: ConsumerHeartbeat, *, caller: Caller, may_be_named: bool = False
     ) -> ConsumerHeartbeatResult:
         """``may_be_named``: a member that joins without an id gets one (version 0 of the request)."""
         if may_be_named and request.member_epoch == 0 and not request.member_id:

@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from streamhouse.broker.caller import Caller
 from streamhouse.broker.groups.classic import ClassicGroup
 from streamhouse.broker.groups.consumer import ConsumerGroup
 from streamhouse.broker.groups.consumer_protocol import PROTOCOL_TYPE
@@ -85,7 +86,7 @@ class Offsets:
 
     # Commit.
 
-    async def commit(self, request: CommitRequest) -> Outcomes:
+    async def commit(self, request: CommitRequest, *, caller: Caller) -> Outcomes:
         """The outcome of each partition. Raises an error that holds for all of them."""
         await self._registry.ready(request.group_id)
         slot = self._registry.slot_for(request.group_id)
@@ -143,6 +144,7 @@ class Offsets:
         group_id: str,
         *,
         keys: Sequence[PartitionKey] | None,
+        caller: Caller,
         member_id: str | None = None,
         member_epoch: int = -1,
     ) -> Mapping[PartitionKey, CommittedOffset]:
@@ -181,7 +183,7 @@ class Offsets:
 
     # Delete.
 
-    async def delete(self, group_id: str, keys: Mapping[PartitionKey, str]) -> Outcomes:
+    async def delete(self, group_id: str, keys: Mapping[PartitionKey, str], *, caller: Caller) -> Outcomes:
         """``keys``: partitions with their topics' names. Raises GroupNotFound or GroupNotEmpty for all of them."""
         await self._registry.ready(group_id)
         slot = self._registry.slot_for(group_id)

@@ -81,7 +81,6 @@ class Share:
 class AdoptionStats:
     adopted_shares: int = 0
     adopted_records: int = 0
-    verified_bytes: int = 0
     refused_shares: int = 0
 
 
@@ -105,7 +104,6 @@ class Adoption:
                     await self._verify(piece)
                 except CorruptData:
                     await self._verify(piece)  # read it again: the download may have been damaged
-            self.stats.verified_bytes += piece.byte_length
 
     async def _verify(self, piece: IntentSlice) -> None:
         data = await self.store.get_range(piece.object.key, piece.byte_offset, piece.byte_length)

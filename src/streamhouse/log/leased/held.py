@@ -9,7 +9,7 @@ are needed. Otherwise they would take the write buffer away from the partitions 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -31,21 +31,27 @@ from streamhouse.log.leased.recovery import (
     sort_frames,
     stranded_words,
 )
-from streamhouse.metadata.contract import MetadataStore
+from streamhouse.metadata.contract import MetadataStore, Topic
 
 _PART_BYTES: Final = 8 * MIB  # what a commit of resubmitted frames refuses is uploaded again
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Swept:
-    never_again: int = 0
-    """How many frames can neither be replayed nor resubmitted any more."""
-    given_up: dict[PartitionKey, list[HeldFrame]] = field(default_factory=dict)
+    """The frames of one partition that were dropped."""
+
+    key: PartitionKey
+    topic: Topic | None
+    """None for a deleted topic."""
+    never_again: int
+    """How many frames could neither be replayed nor resubmitted any more."""
+    given_up: list[HeldFrame]
     """Frames that could still have been resubmitted."""
 
     @property
-    def count(self) -> int:
-        return self.never_again + sum(map(len, self.given_up.values()))
+    def name(self) -> str:
+        """The partition's name for messages, with the topic's id only if the topic is deleted."""
+        return str(self.key) if self.topic is None else f"{self.topic.name}/{self.key.partition}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -182,36 +188,39 @@ class HeldFrames:
         if not mine:
             self._frames.pop(key, None)
 
-    async def sweep(self, led_here: Container[PartitionKey], *, pressed: bool = False) -> Swept:
+    async def sweep(self, led_here: Container[PartitionKey], *, pressed: bool = False) -> AsyncIterator[Swept]:
         """Drop frames that can never be used again: other agents have led their partition since.
 
         ``pressed``: writes are refused for want of room. Then acknowledged acks=1 frames are given up earlier. They can
         be written again only if this agent leads their partition again, and until then they take the room away from
         all other partitions. Frames of partitions that no other agent has led since stay, whatever their age: only this
         WAL may have them (R3).
+
+        Yields what it drops at once, partition by partition: if the metadata store fails to answer about one partition,
+        what was dropped of the others is known all the same.
         """
-        swept = Swept()
-        compacted: dict[TopicId, bool] = {}
+        topics: dict[TopicId, Topic | None] = {}
         now_ms = self.clock.wall_ms()
         for key in [key for key in self._frames if key not in led_here]:
-            if key.topic_id not in compacted:
-                compacted[key.topic_id] = await self._is_compacted(key.topic_id)
+            if key.topic_id not in topics:
+                topics[key.topic_id] = await self._topic(key.topic_id)
+            topic = topics[key.topic_id]
+            # A deleted topic has no history either, so its frames are dropped.
+            compacted = topic is not None and topic_config.effective(topic.configs).compacts
             history = await self.metadata.epoch_history(key)
-            rule = partial(never_again, wal_id=self.wal.wal_id, history=history, compacted=compacted[key.topic_id])
+            rule = partial(never_again, wal_id=self.wal.wal_id, history=history, compacted=compacted)
             gone = rule(self.frames_of(key), oldest_ms=now_ms - self.max_age_ms)
             self.settle(key, gone)
-            swept.never_again += len(gone)
-            if pressed and (given_up := rule(self.frames_of(key), oldest_ms=now_ms - self.pressed_age_ms)):
-                self.settle(key, given_up)
-                swept.given_up[key] = given_up
-        return swept
+            given_up = rule(self.frames_of(key), oldest_ms=now_ms - self.pressed_age_ms) if pressed else []
+            self.settle(key, given_up)
+            if gone or given_up:
+                yield Swept(key=key, topic=topic, never_again=len(gone), given_up=given_up)
 
-    async def _is_compacted(self, topic_id: TopicId) -> bool:
+    async def _topic(self, topic_id: TopicId) -> Topic | None:
         try:
-            topic = await self.metadata.get_topic_by_id(topic_id)
+            return await self.metadata.get_topic_by_id(topic_id)
         except TopicNotFound:
-            return False  # it has no history either, so its frames are dropped
-        return topic_config.effective(topic.configs).compacts
+            return None
 
 
 def in_parts(frames: Sequence[HeldFrame]) -> Iterator[list[HeldFrame]]:

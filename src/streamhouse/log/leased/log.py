@@ -22,7 +22,7 @@ from streamhouse.log.leased.budget import WriteBudget
 from streamhouse.log.leased.closing import Closing
 from streamhouse.log.leased.commit import Committer, FlushHealth
 from streamhouse.log.leased.flusher import Flusher, FlushFigures
-from streamhouse.log.leased.held import HeldFrames
+from streamhouse.log.leased.held import HeldFrames, Swept
 from streamhouse.log.leased.lost_commits import LostCommits
 from streamhouse.log.leased.opening import Openings
 from streamhouse.log.leased.options import LeasedOptions, LeasedStats
@@ -379,19 +379,24 @@ class LeasedLog:
         Returns how many.
         """
         pressed, self._refused_for_room = self.held_is_in_the_way, False
-        swept = await self._held.sweep(self._partitions, pressed=pressed)
-        self.stats.dropped_batches += swept.never_again
-        for key, frames in swept.given_up.items():
-            self.stats.given_up_batches += len(frames)
-            _log.warning(
-                "%s: gave up %d batches that were acknowledged with acks=1 and not committed when another agent took"
-                " the partition over: there was no room left for new writes. They are lost unless their producers send"
-                " them again; use acks=all for what must not be lost",
-                key,
-                len(frames),
-            )
-            self._on_given_up(key, frames)
-        return swept.count
+        count = 0
+        async for swept in self._held.sweep(self._partitions, pressed=pressed):
+            count += swept.never_again + len(swept.given_up)
+            self.stats.dropped_batches += swept.never_again
+            if swept.given_up:
+                self._tell_given_up(swept)
+        return count
+
+    def _tell_given_up(self, swept: Swept) -> None:
+        self.stats.given_up_batches += len(swept.given_up)
+        _log.warning(
+            "%s: gave up %d batches that were acknowledged with acks=1 and not committed when another agent took"
+            " the partition over: there was no room left for new writes. They are lost unless their producers send"
+            " them again; use acks=all for what must not be lost",
+            swept.name,
+            len(swept.given_up),
+        )
+        self._on_given_up(swept.key, swept.given_up)
 
     # Called by the committer.
 

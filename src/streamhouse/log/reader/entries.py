@@ -15,7 +15,7 @@ from typing import Final
 
 from streamhouse.core.errors import MetadataError, PartitionNotFound
 from streamhouse.core.ids import PartitionKey
-from streamhouse.log.reader.options import ReaderOptions, ReaderStats
+from streamhouse.log.reader.options import ReaderOptions
 from streamhouse.log.reader.sharing import Batched
 from streamhouse.log.reader.views import Views
 from streamhouse.metadata.contract import Entry, EntryPage, MetadataStore, ScanRange
@@ -96,10 +96,9 @@ class _Page:
 
 
 class EntryFinder:
-    def __init__(self, *, metadata: MetadataStore, views: Views, options: ReaderOptions, stats: ReaderStats) -> None:
+    def __init__(self, *, metadata: MetadataStore, views: Views, options: ReaderOptions) -> None:
         self._metadata = metadata
         self._views = views
-        self._stats = stats
         self._cache = EntryCache(options.max_cached_entries)
         self._first_pages: Batched[Place, EntryPage | None] = Batched(self._scan_first, max_keys=_RANGES_PER_CALL)
         self._next_pages: Batched[Place, EntryPage | None] = Batched(self._scan_next, max_keys=_RANGES_PER_CALL)
@@ -155,7 +154,6 @@ class EntryFinder:
         found: dict[Place, EntryPage | None] = dict.fromkeys(places)
         for offsets in _one_per_partition(places):
             asked = self._views.question()
-            self._stats.entry_lookups += 1
             ranges = [ScanRange(key=key, from_offset=offset) for key, offset in offsets.items()]
             for page in await self._metadata.scan_entries(ranges, limit=limit):
                 key = page.partition.key

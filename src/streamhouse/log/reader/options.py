@@ -60,5 +60,3 @@ class ReaderStats:
     damaged_reads: int = 0
     """Reads that ended with an error because of such a range."""
     long_polls: int = 0
-    entry_lookups: int = 0
-    partition_lookups: int = 0

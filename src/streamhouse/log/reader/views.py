@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from streamhouse.core.clock import Clock
 from streamhouse.core.errors import MetadataError, MetadataUnavailable, PartitionNotFound, StreamHouseError
 from streamhouse.core.ids import PartitionKey
-from streamhouse.log.reader.options import ReaderOptions, ReaderStats
+from streamhouse.log.reader.options import ReaderOptions
 from streamhouse.log.reader.sharing import Batched
 from streamhouse.metadata.contract import MetadataStore, PartitionState
 
@@ -54,7 +54,6 @@ class Views:
         metadata: MetadataStore,
         clock: Clock,
         options: ReaderOptions,
-        stats: ReaderStats,
         on_moved: Callable[[PartitionView], None],
         on_new_epoch: Callable[[PartitionKey], None],
     ) -> None:
@@ -63,7 +62,6 @@ class Views:
         self._metadata = metadata
         self._clock = clock
         self._options = options
-        self._stats = stats
         self._on_moved = on_moved
         self._on_new_epoch = on_new_epoch
         self._views: dict[PartitionKey, PartitionView] = {}
@@ -146,7 +144,6 @@ class Views:
 
     async def _look(self, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, PartitionView | None]:
         asked = self.question()
-        self._stats.partition_lookups += 1
         states = await self._metadata.get_partitions(keys)
         found: dict[PartitionKey, PartitionView | None] = dict.fromkeys(keys)
         for state in states:

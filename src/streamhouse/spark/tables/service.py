@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from streamhouse.broker.new_topics import new_topic
 from streamhouse.core.clock import SystemClock
-from streamhouse.core.errors import InvalidSetting, TopicNotFound
-from streamhouse.core.ids import TopicId, check_topic_name
+from streamhouse.core.errors import InvalidSetting, TopicExists
 from streamhouse.core.units import format_duration
-from streamhouse.metadata.contract import MetadataStore, NewTopic, Topic, WantedState
+from streamhouse.metadata.contract import MetadataStore, Topic, WantedState
 from streamhouse.spark.definitions.service import DefinitionService, Place
 from streamhouse.spark.definitions.supervised import Running
 from streamhouse.spark.offsets import offsets_document
@@ -92,21 +93,10 @@ class Tables(DefinitionService[TableSpec]):
             await self._make_dead_letter_topic(metadata, spec.dead_letters, topic)
 
     async def _make_dead_letter_topic(self, metadata: MetadataStore, name: str, of: Topic) -> None:
-        """Create it with one partition, and with the write mode of the table's topic."""
-        check_topic_name(name)
-        try:
-            await metadata.get_topic(name)
-        except TopicNotFound:
-            configs = {key: value for key, value in of.configs.items() if key == "diskless.enable"}
-            await metadata.create_topic(
-                NewTopic(
-                    topic_id=TopicId(self._randomness.uuid()),
-                    name=name,
-                    partition_count=1,
-                    configs=configs,
-                    write_mode=of.write_mode,
-                )
-            )
+        """Create it, unless it exists, with one partition and the write mode of the table's topic."""
+        configs = {key: value for key, value in of.configs.items() if key == "diskless.enable"}
+        with suppress(TopicExists):
+            await metadata.create_topic(new_topic(name, 1, configs, randomness=self._randomness))
 
     def delete(self, name: str, *, data: bool) -> None:
         """Delete a stopped table and its checkpoints; with ``data``, its rows too. Raises Conflict."""

@@ -55,10 +55,6 @@ class SparkCluster(Stoppable):
         self._processes = processes
         self._status_url = status_url
 
-    @property
-    def worker_pids(self) -> list[int]:
-        return [process.pid for process in self._processes[1:]]
-
     def alive_workers(self) -> int:
         """Return the number of workers that the master counts as alive; 0 while it does not answer."""
         with contextlib.suppress(OSError, ValueError):

@@ -10,9 +10,12 @@ from typing import Any
 
 from data_ground import FETCH, OTHER, Ground, batch_of, fetch_request, ground
 
+from streamhouse.broker.caller import Caller
 from streamhouse.broker.cluster_view import Leader
 from streamhouse.wire.batch import iter_batches
 from streamhouse.wire.records import decode_records
+
+CALLER = Caller(protocol="test")
 
 
 def values(records: bytes) -> list[bytes | None]:
@@ -103,7 +106,7 @@ async def test_out_of_range_is_1_at_both_ends(kafka: Ground) -> None:
     for offset in (-1, 3, 100):
         answer = await kafka.fetch(offset)
         assert (answer.error_code, answer.high_watermark, answer.records) == (1, -1, b"")
-    await kafka.broker.writes.delete_before(topic.partition_keys()[0], 1)
+    await kafka.broker.writes.delete_before(topic.partition_keys()[0], 1, caller=CALLER)
     assert (await kafka.fetch(0)).error_code == 1
     assert values((await kafka.fetch(1)).records) == [b"b"]
 

@@ -18,9 +18,12 @@ from data_ground import (
     ground,
 )
 
+from streamhouse.broker.caller import Caller
 from streamhouse.broker.reads import EpochEnd
 from streamhouse.log.reader.reader import EndOffsets
 from streamhouse.metadata.contract import Durability, EpochStart
+
+CALLER = Caller(protocol="test")
 
 LATEST, EARLIEST, NEWEST, LOCAL, TIERED, PENDING = -1, -2, -3, -4, -5, -6
 
@@ -68,7 +71,7 @@ async def test_by_time_the_first_record_not_its_batch(kafka: Ground, flushed: bo
 async def test_times_that_stand_for_places(kafka: Ground) -> None:
     await fill(kafka)
     topic = await kafka.sh.topic("t")
-    await kafka.broker.writes.delete_before(topic.partition_keys()[0], 2)
+    await kafka.broker.writes.delete_before(topic.partition_keys()[0], 2, caller=CALLER)
     local = await offset_at(kafka, LOCAL)
     assert (local.error_code, local.offset) == (0, 2)
     for timestamp in (TIERED, PENDING):

@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pytest
 
+from streamhouse.broker.caller import Caller
 from streamhouse.broker.cluster_view import Endpoint, Node
 from streamhouse.broker.groups.coordinator import GroupCoordinator
 from streamhouse.broker.slots.slots import Slots
@@ -88,6 +89,15 @@ class View:
         return Endpoint(host=f"{listener}-host", port=9092)
 
 
+class Topics:
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    async def find(self, ref: str | UUID, *, caller: Caller) -> Topic | None:
+        assert caller.client_id == "tester"
+        return await (self._view.find_topic(ref) if isinstance(ref, str) else self._view.find_topic_by_id(TopicId(ref)))
+
+
 class Broker:
     """The broker as a client sees it: bytes in, bytes out."""
 
@@ -104,7 +114,7 @@ class Broker:
         )
 
     async def ask(self, key: int, version: int, /, **fields: Any) -> Message:
-        parts: Any = SimpleNamespace(view=self.view, groups=self.groups)
+        parts: Any = SimpleNamespace(view=self.view, topics=Topics(self.view), groups=self.groups)
         call = Call(
             api_key=key,
             version=version,

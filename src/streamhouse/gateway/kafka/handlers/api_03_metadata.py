@@ -16,10 +16,10 @@ from collections.abc import Awaitable, Sequence
 from typing import Final
 from uuid import UUID
 
-from streamhouse.broker.cluster_view import NO_LEADER, ClusterView
+from streamhouse.broker.cluster_view import NO_LEADER
 from streamhouse.broker.topics import Topic
 from streamhouse.core.errors import MalformedRequest, MetadataError, StreamHouseError
-from streamhouse.core.ids import TopicId, check_topic_name
+from streamhouse.core.ids import check_topic_name
 from streamhouse.gateway.kafka.api import Buffers, Call, hot_api
 from streamhouse.gateway.kafka.codes import ErrorCode
 from streamhouse.gateway.kafka.handlers.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
@@ -87,11 +87,11 @@ def _brokers(call: Call) -> list[BrokerRow]:
 async def _find(call: Call, request: Message) -> Sequence[_Found]:
     view = call.broker.view
     if request.topics is None or (call.version == 0 and not request.topics):
-        return await _all(view)
+        return await _all(call)
     wanted = _distinct(call, request)
     unknown = {name for name, _ in wanted if name is not None and view.topic(name) is None}
     if len(unknown) > _MANY_UNKNOWN:
-        await _all(view)
+        await _all(call)
     ask_store = len(unknown) <= _MANY_UNKNOWN
     may_create = _MAX_CREATED if request.allow_auto_topic_creation else 0
     found: list[_Found] = []
@@ -105,12 +105,12 @@ async def _find(call: Call, request: Message) -> Sequence[_Found]:
     return found
 
 
-async def _all(view: ClusterView) -> Sequence[Topic]:
+async def _all(call: Call) -> Sequence[Topic]:
     """While the store is away, what is known here: to hang up would cost the client its fetches, too."""
     try:
-        return await view.all_topics()
+        return await call.broker.topics.all(caller=call.client.caller)
     except MetadataError:
-        return view.topics()
+        return call.broker.view.topics()
 
 
 def _distinct(call: Call, request: Message) -> list[tuple[str | None, UUID]]:
@@ -128,7 +128,7 @@ def _distinct(call: Call, request: Message) -> list[tuple[str | None, UUID]]:
 
 async def _by_id(call: Call, topic_id: UUID) -> _Found:
     try:
-        topic = await call.broker.view.find_topic_by_id(TopicId(topic_id))
+        topic = await call.broker.topics.find(topic_id, caller=call.client.caller)
     except StreamHouseError as error:
         return TopicRow(name=None, topic_id=topic_id, error=error.kafka_code)
     if topic is None:
@@ -140,7 +140,7 @@ async def _by_name(call: Call, name: str, *, ask_store: bool, may_create: bool) 
     view = call.broker.view
     try:
         check_topic_name(name)
-        topic = await view.find_topic(name) if ask_store else view.topic(name)
+        topic = await call.broker.topics.find(name, caller=call.client.caller) if ask_store else view.topic(name)
         if topic is None and may_create:
             topic = await call.broker.topics.create_on_demand(name, caller=call.client.caller)
     except StreamHouseError as error:

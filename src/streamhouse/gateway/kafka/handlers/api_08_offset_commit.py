@@ -65,7 +65,8 @@ async def _commit(call: Call, request: Message, commits: list[OffsetCommit]) -> 
                 generation=request.generation_id_or_member_epoch,
                 offsets=commits,
                 knows_epochs=call.version >= _EPOCHS_FROM,
-            )
+            ),
+            caller=call.client.caller,
         )
     except StreamHouseError as error:
         return error

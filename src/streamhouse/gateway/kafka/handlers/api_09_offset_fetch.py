@@ -64,6 +64,7 @@ async def _group(call: Call, asked: _Asked) -> Fields:
             keys=None if named is None else _keys(named),
             member_id=asked.member_id,
             member_epoch=asked.member_epoch,
+            caller=call.client.caller,
         )
     except StreamHouseError as error:
         return _failed(call, named or [], error.kafka_code)
@@ -101,7 +102,7 @@ async def _all_topics(
         by_topic.setdefault(key.topic_id, []).append(key.partition)
     found: list[tuple[NamedTopic, list[int]]] = []
     for topic_id, indexes in by_topic.items():
-        topic = await call.broker.view.find_topic_by_id(topic_id)
+        topic = await call.broker.topics.find(topic_id, caller=call.client.caller)
         if topic is not None:  # else it was deleted a moment ago
             named = NamedTopic(name=topic.name, topic_id=topic_id, topic=topic, by_id=call.version >= _IDS_FROM)
             found.append((named, indexes))

@@ -27,10 +27,7 @@ async def find_coordinator(call: Call, request: Message) -> Fields:
     keys = [request.key] if call.version < _MANY_FROM else request.coordinator_keys
     found: dict[str, Node | None] = {}
     if request.key_type == _GROUP:
-        groups = call.broker.groups
-        slots = {key: groups.slot_of(key) for key in keys}
-        nodes = await groups.slots.coordinators.find(set(slots.values()))
-        found = {key: nodes[slot] for key, slot in slots.items()}
+        found = await call.broker.groups.find_coordinators(keys, caller=call.client.caller)
     if call.version < _MANY_FROM:
         return _coordinator(call, request.key_type, found.get(request.key))
     return {

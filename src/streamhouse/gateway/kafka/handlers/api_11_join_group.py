@@ -22,7 +22,7 @@ _SKIP_FROM: Final = 9
 @cold_api(11, (0, 9))
 async def join_group(call: Call, request: Message) -> Fields:
     try:
-        return _joined(await call.broker.groups.members.join(_join_request(call, request)))
+        return _joined(await call.broker.groups.members.join(_join_request(call, request), caller=call.client.caller))
     except MemberIdRequired as required:
         return _refused(call, required, required.member_id)
     except StreamHouseError as error:

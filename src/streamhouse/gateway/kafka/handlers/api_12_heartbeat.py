@@ -15,6 +15,7 @@ async def heartbeat(call: Call, request: Message) -> Fields:
             member_id=request.member_id,
             instance_id=request.group_instance_id,
             generation=request.generation_id,
+            caller=call.client.caller,
         )
     except StreamHouseError as error:
         return {"error_code": error.kafka_code}

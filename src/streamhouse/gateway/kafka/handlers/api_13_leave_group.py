@@ -24,7 +24,7 @@ async def leave_group(call: Call, request: Message) -> Fields:
             MemberRef(member_id=member.member_id, instance_id=member.group_instance_id) for member in request.members
         ]
     try:
-        outcomes = await call.broker.groups.members.leave(request.group_id, members)
+        outcomes = await call.broker.groups.members.leave(request.group_id, members, caller=call.client.caller)
     except StreamHouseError as error:
         return {"error_code": error.kafka_code, "members": []}
     if call.version < _MANY_FROM:

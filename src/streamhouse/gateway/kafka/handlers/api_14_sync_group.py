@@ -23,7 +23,8 @@ async def sync_group(call: Call, request: Message) -> Fields:
                 protocol_type=request.protocol_type,
                 protocol_name=request.protocol_name,
                 assignments=tuple((each.member_id, each.assignment) for each in request.assignments),
-            )
+            ),
+            caller=call.client.caller,
         )
     except StreamHouseError as error:
         return {"error_code": error.kafka_code, "assignment": b""}

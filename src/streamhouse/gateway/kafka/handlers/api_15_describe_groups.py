@@ -28,7 +28,7 @@ async def describe_groups(call: Call, request: Message) -> Fields:
 async def _describe(call: Call, group_id: str) -> Fields:
     nothing = {"group_id": group_id, "protocol_type": "", "protocol_data": "", "members": []}
     try:
-        return _described(await call.broker.groups.inspection.describe_classic(group_id))
+        return _described(await call.broker.groups.inspection.describe_classic(group_id, caller=call.client.caller))
     except GroupNotFound as error:
         dead = {**nothing, "group_state": GroupState.DEAD.value}
         if call.version < _NOT_FOUND_FROM:

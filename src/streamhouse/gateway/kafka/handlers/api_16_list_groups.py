@@ -11,7 +11,7 @@ from streamhouse.gateway.kafka.wire.message import Message
 async def list_groups(call: Call, request: Message) -> Fields:
     try:
         groups = await call.broker.groups.inspection.list_groups(
-            states=request.states_filter, types=request.types_filter
+            states=request.states_filter, types=request.types_filter, caller=call.client.caller
         )
     except StreamHouseError as error:
         return {"error_code": error.kafka_code, "groups": []}

@@ -47,7 +47,7 @@ _TWICE: Final = refusal(ErrorCode.INVALID_REQUEST, "the topic is named twice in 
 async def _create(call: Call, request: Message, topic: Message) -> Fields:
     admin, wanted = call.broker.topics, _wanted(topic)
     if request.validate_only:
-        new = await admin.check(wanted)
+        new = await admin.check(wanted, caller=call.client.caller)
         return {"num_partitions": new.partition_count, **_rest(dict(new.configs))}
     created: Topic = await admin.create(wanted, caller=call.client.caller, timeout_s=max(request.timeout, 0) / 1000)
     return {

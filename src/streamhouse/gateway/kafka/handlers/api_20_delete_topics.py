@@ -41,14 +41,14 @@ async def delete_topics(call: Call, request: Message) -> Fields:
 
 
 async def _delete(call: Call, asked: _Asked) -> Fields:
-    admin = call.broker.topics
+    admin, caller = call.broker.topics, call.client.caller
     if asked.name is not None:
         if asked.topic_id != ZERO_UUID:
             raise InvalidRequest("a topic is named by its name and its id", hint="give one of the two")
-        topic = await admin.fresh(asked.name)
+        topic = await admin.fresh(asked.name, caller=caller)
     else:
-        topic = await admin.fresh_by_id(TopicId(asked.topic_id))
-    await admin.delete(topic, caller=call.client.caller)
+        topic = await admin.fresh_by_id(TopicId(asked.topic_id), caller=caller)
+    await admin.delete(topic, caller=caller)
     return {"name": topic.name, "topic_id": topic.topic_id, **FINE}
 
 

@@ -37,7 +37,9 @@ async def _delete(call: Call, wait: LeaderWait, name: str, asked: Message) -> di
     code, low_watermark = int(ErrorCode.NONE), -1
     try:
         low_watermark = await wait.ask(
-            name, asked.partition_index, lambda key: call.broker.writes.delete_before(key, asked.offset)
+            name,
+            asked.partition_index,
+            lambda key: call.broker.writes.delete_before(key, asked.offset, caller=wait.caller),
         )
     except StreamHouseError as error:
         code = error.kafka_code

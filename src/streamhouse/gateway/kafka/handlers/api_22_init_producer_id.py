@@ -26,7 +26,7 @@ async def init_producer_id(call: Call, request: Message) -> Fields:
     if (request.producer_id == _NONE) != (request.producer_epoch == _NONE):
         return _refused(ErrorCode.INVALID_REQUEST)
     try:
-        return {"producer_id": await call.broker.producer_ids.next(), "producer_epoch": 0}
+        return {"producer_id": await call.broker.producer_ids.next(caller=call.client.caller), "producer_epoch": 0}
     except StreamHouseError:
         return _refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)  # every client asks again a little later
 

@@ -33,14 +33,14 @@ async def _result(call: Call, request: Message, resource: Message) -> Fields:
 
 
 async def _rows(call: Call, resource: Message) -> list[Description]:
-    configs, name = call.broker.configs, resource.resource_name
+    configs, name, caller = call.broker.configs, resource.resource_name, call.client.caller
     match resource.resource_type:
         case ResourceType.TOPIC:
-            return await configs.describe_topic(check_topic_name(name))
+            return await configs.describe_topic(check_topic_name(name), caller=caller)
         case ResourceType.BROKER:
-            return configs.describe_broker(name, listener=call.client.listener)
+            return configs.describe_broker(name, listener=call.client.listener, caller=caller)
         case ResourceType.GROUP:
-            return configs.describe_group()
+            return configs.describe_group(caller=caller)
     raise unsupported(resource.resource_type)
 
 

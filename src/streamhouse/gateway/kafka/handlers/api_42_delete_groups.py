@@ -25,7 +25,7 @@ async def _delete(call: Call, group_id: str) -> int:
     if not group_id:
         return ErrorCode.INVALID_GROUP_ID
     try:
-        await call.broker.groups.inspection.delete(group_id)
+        await call.broker.groups.inspection.delete(group_id, caller=call.client.caller)
     except StreamHouseError as error:
         return error.kafka_code
     return 0

@@ -15,7 +15,7 @@ from streamhouse.gateway.kafka.wire.message import Message
 async def elect_leaders(call: Call, request: Message) -> Fields:
     results: list[Fields] = []
     for asked in request.topic_partitions or []:
-        topic = await call.broker.view.find_topic(asked.topic)
+        topic = await call.broker.topics.find(asked.topic, caller=call.client.caller)
         count = 0 if topic is None else topic.partition_count
         partitions = [{"partition_id": index, **_outcome(index, count)} for index in asked.partitions]
         results.append({"topic": asked.topic, "partition_result": partitions})

@@ -29,9 +29,9 @@ async def alter_partition_reassignments(call: Call, request: Message) -> Fields:
 
 
 async def _outcome(call: Call, name: str, asked: Message) -> Fields:
-    topics, index = call.broker.topics, asked.partition_index
+    topics, index, caller = call.broker.topics, asked.partition_index, call.client.caller
     if asked.replicas is None:
-        check = topics.check_cancellation(name, index)
+        check = topics.check_cancellation(name, index, caller=caller)
     else:
-        check = topics.check_reassignment(name, index, asked.replicas)
+        check = topics.check_reassignment(name, index, asked.replicas, caller=caller)
     return await attempt(f"reassigning {name}/{index}", check) or FINE

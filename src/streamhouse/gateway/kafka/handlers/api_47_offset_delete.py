@@ -22,7 +22,7 @@ async def offset_delete(call: Call, request: Message) -> Fields:
         if 0 <= partition.partition_index < topic.topic.partition_count
     }
     try:
-        outcomes = await call.broker.groups.offsets.delete(request.group_id, keys)
+        outcomes = await call.broker.groups.offsets.delete(request.group_id, keys, caller=call.client.caller)
     except StreamHouseError as error:
         return {"error_code": error.kafka_code, "topics": []}
     topics = [

@@ -33,7 +33,7 @@ async def describe_producers(call: Call, request: Message) -> Fields:
 
 async def _describe(call: Call, wait: LeaderWait, name: str, index: int) -> dict[str, Any]:
     try:
-        writers = await wait.ask(name, index, call.broker.reads.writers)
+        writers = await wait.ask(name, index, lambda key: call.broker.reads.writers(key, caller=wait.caller))
     except StreamHouseError as error:
         return {
             "partition_index": index,

@@ -22,7 +22,7 @@ from streamhouse.gateway.kafka.wire.message import Message
 async def consumer_group_heartbeat(call: Call, request: Message) -> Fields:
     try:
         result = await call.broker.groups.members.consumer_heartbeat(
-            _heartbeat(call, request), may_be_named=call.version == 0
+            _heartbeat(call, request), may_be_named=call.version == 0, caller=call.client.caller
         )
     except StreamHouseError as error:
         return {**refused(error), "member_id": None, "member_epoch": 0, "heartbeat_interval": 0, "assignment": None}

@@ -32,7 +32,9 @@ async def consumer_group_describe(call: Call, request: Message) -> Fields:
 
 async def _describe(call: Call, group_id: str) -> Fields:
     try:
-        return _described(call, await call.broker.groups.inspection.describe_consumer(group_id))
+        return _described(
+            call, await call.broker.groups.inspection.describe_consumer(group_id, caller=call.client.caller)
+        )
     except StreamHouseError as error:
         return {
             **refused(error),

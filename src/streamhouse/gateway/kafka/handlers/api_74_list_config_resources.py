@@ -24,7 +24,7 @@ async def list_config_resources(call: Call, request: Message) -> Fields:
         return {"error_code": ErrorCode.UNSUPPORTED_VERSION, "config_resources": []}
     view, found = call.broker.view, list[Fields]()
     if ResourceType.TOPIC in wanted:
-        topics = await view.all_topics()
+        topics = await call.broker.topics.all(caller=call.client.caller)
         found += [{"resource_name": topic.name, "resource_type": ResourceType.TOPIC} for topic in topics]
     if ResourceType.BROKER in wanted:
         nodes = view.nodes()

@@ -46,9 +46,9 @@ async def describe_topic_partitions(call: Call, request: Message) -> Fields:
 
 async def _chosen(call: Call, request: Message) -> list[tuple[str, Topic | None]]:
     if not request.topics:
-        return sorted((topic.name, topic) for topic in await call.broker.view.all_topics())
+        return sorted((topic.name, topic) for topic in await call.broker.topics.all(caller=call.client.caller))
     names = sorted({topic.name for topic in request.topics})
-    return [(name, await call.broker.view.find_topic(name)) for name in names]
+    return [(name, await call.broker.topics.find(name, caller=call.client.caller)) for name in names]
 
 
 def _missing(name: str) -> Fields:

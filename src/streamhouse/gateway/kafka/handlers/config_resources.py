@@ -39,9 +39,9 @@ async def alter_each(call: Call, request: Message, alter_topic: Callable[[Messag
             case ResourceType.TOPIC:
                 await alter_topic(resource)
             case ResourceType.BROKER:
-                call.broker.configs.refuse_broker_change(resource.resource_name)
+                call.broker.configs.refuse_broker_change(resource.resource_name, caller=call.client.caller)
             case ResourceType.GROUP:
-                call.broker.configs.refuse_group_change()
+                call.broker.configs.refuse_group_change(caller=call.client.caller)
             case _:
                 raise unsupported(resource.resource_type)
 

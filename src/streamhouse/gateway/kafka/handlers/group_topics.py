@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from streamhouse.broker.topics import Topic
-from streamhouse.core.ids import TopicId
 from streamhouse.gateway.kafka.api import Call, Fields
 from streamhouse.gateway.kafka.codes import ErrorCode
 
@@ -29,10 +28,10 @@ class NamedTopic:
 
 
 async def by_name(call: Call, name: str) -> NamedTopic:
-    topic = await call.broker.view.find_topic(name)
+    topic = await call.broker.topics.find(name, caller=call.client.caller)
     return NamedTopic(name=name, topic_id=UUID(int=0), topic=topic, by_id=False)
 
 
 async def by_id(call: Call, topic_id: UUID) -> NamedTopic:
-    topic = await call.broker.view.find_topic_by_id(TopicId(topic_id))
+    topic = await call.broker.topics.find(topic_id, caller=call.client.caller)
     return NamedTopic(name="", topic_id=topic_id, topic=topic, by_id=True)

@@ -25,7 +25,6 @@ _INT8: Final = Struct(">b")
 _INT16: Final = Struct(">h")
 _UINT16: Final = Struct(">H")
 _INT32: Final = Struct(">i")
-_UINT32: Final = Struct(">I")
 _INT64: Final = Struct(">q")
 _FLOAT64: Final = Struct(">d")
 
@@ -42,9 +41,6 @@ class Reader:
         self.pos = pos
         self.end = len(data)
         self.items_left = max_items
-
-    def remaining(self) -> int:
-        return self.end - self.pos
 
     def take(self, count: int) -> int:
         """Step over ``count`` bytes; the position they start at."""
@@ -72,9 +68,6 @@ class Reader:
 
     def int32(self) -> int:
         return int(_INT32.unpack_from(self.data, self.take(4))[0])
-
-    def uint32(self) -> int:
-        return int(_UINT32.unpack_from(self.data, self.take(4))[0])
 
     def int64(self) -> int:
         return int(_INT64.unpack_from(self.data, self.take(8))[0])
