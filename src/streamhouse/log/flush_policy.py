@@ -48,9 +48,9 @@ class FlushPace:
     quiet_ms: float = 2.0
     """Longer than the pauses in which a busy client sends, shorter than the fastest PUT to a remote store."""
     unbudgeted_bytes: int = MIB
-    """From this size on, a flush does not wait for the budget: a segment's worth."""
+    """A flush of this size or more does not wait for the budget: a segment's worth."""
     enough_bytes: int = ENOUGH_BYTES
-    """From this size on, a flush waits for nothing. Not less than a segment may hold."""
+    """A flush of this size or more waits for nothing. Not less than a segment may hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

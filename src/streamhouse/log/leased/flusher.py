@@ -22,7 +22,7 @@ from streamhouse.log.leased.pending import PendingBatch
 from streamhouse.log.leased.plan import NEVER_MS, FlushPlan, FlushRules, plan_flush, take_all
 
 _LARGE_FLUSH_BYTES: Final = 4 << 20
-"""From this size on, a flush counts as large: its upload takes longer than a commit."""
+"""A flush of this size or more is large: its upload takes longer than a commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class _Flight:
     started_ms: int
     large: bool
     retries: int
-    """Of all flushes, when it started."""
+    """How often flushes had been repeated when it started, all together."""
 
 
 class Flusher:
