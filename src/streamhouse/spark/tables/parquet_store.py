@@ -53,7 +53,7 @@ _KEPT_ENTRIES: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
+class _LogEntry:
     number: int
     ddl: str
     progress: str | None = None
@@ -87,7 +87,7 @@ class ParquetStore(TableStore):
         if self._last() is None:
             self.check_free(_OURS, _LOG_STORES_OWN)
             try:
-                self._put(_Entry(number=1, ddl=ddl_of(schema), queries={}, merging=[]))
+                self._put(_LogEntry(number=1, ddl=ddl_of(schema), queries={}, merging=[]))
             except LostRace:
                 return
 
@@ -266,7 +266,7 @@ class ParquetStore(TableStore):
             with suppress(FileNotFoundError):
                 filesystem.delete_file(f"{self.location.path}/{path}")
 
-    def _is_committed(self, path: str, entry: _Entry) -> bool:
+    def _is_committed(self, path: str, entry: _LogEntry) -> bool:
         match = _NAME.fullmatch(path.rpartition("/")[2])
         return match is None or int(match["batch"]) <= entry.queries.get(match["query"], -1)
 
@@ -286,13 +286,13 @@ class ParquetStore(TableStore):
 
     # The log.
 
-    def _need(self) -> _Entry:
+    def _need(self) -> _LogEntry:
         entry = self._last()
         if entry is None:
             raise NotFound(f"there is no Parquet table of ours in {self.location.url}")
         return entry
 
-    def _last(self) -> _Entry | None:
+    def _last(self) -> _LogEntry | None:
         async def look() -> tuple[list[str], bytes]:
             objects = await self._log.objects()
             keys = sorted([info.key async for info in objects.list(_LOG)])
@@ -302,11 +302,11 @@ class ParquetStore(TableStore):
         if not keys:
             return None
         try:
-            return _Entry(**json.loads(text))
+            return _LogEntry(**json.loads(text))
         except (ValueError, TypeError) as error:
             raise CorruptDocument(f"{self.location.url}/{keys[-1]} cannot be read") from error
 
-    def _put(self, entry: _Entry) -> None:
+    def _put(self, entry: _LogEntry) -> None:
         """Raises LostRace when another writer was first."""
 
         async def put() -> None:
@@ -330,7 +330,7 @@ def _log_key(number: int) -> str:
     return f"{_LOG}{number:020d}.json"
 
 
-def _progress(entry: _Entry) -> Progress | None:
+def _progress(entry: _LogEntry) -> Progress | None:
     return None if entry.progress is None else read_progress(entry.progress)
 
 
