@@ -219,7 +219,7 @@ class Session(ABC):
         try:
             outcomes = await self.client.connection(agent).ask(
                 lambda server, connection: server.produce(connection.server, encoded, plan.acks, plan.timeout_ms),
-                timeout_ms=plan.patience * plan.timeout_ms,
+                timeout_ms=plan.wait_factor * plan.timeout_ms,
             )
         except (Unanswered, Unreachable) as error:
             self.client.doubts = True

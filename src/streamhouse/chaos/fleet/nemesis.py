@@ -21,7 +21,7 @@ from streamhouse.chaos.fleet.proxy import Proxy, ProxyMode
 from streamhouse.chaos.options import FaultKind
 
 _TICK_S: Final = 0.05
-_STOP_PATIENCE_S: Final = 40.0  # above the agents' own limit for a graceful stop
+_STOP_WAIT_S: Final = 40.0  # above the agents' own limit for a graceful stop
 _RESTART_AFTER_S: Final = 1.0
 
 
@@ -105,7 +105,7 @@ class Nemesis:
         """End every fault and start every agent."""
         for active in list(self._active):
             if active.fault.kind is FaultKind.STOP and active.agent is not None and active.agent.alive():
-                active.agent.wait(_STOP_PATIENCE_S)
+                active.agent.wait(_STOP_WAIT_S)
                 active.until_s = 0.0  # its time is over: what still runs is killed
             self._end(active)
         for agent in self._agents:
@@ -262,7 +262,7 @@ class Nemesis:
             store.set_mode(ProxyMode.PASS)
         elif kind is FaultKind.STOP:
             if agent.alive():
-                if time.monotonic() < active.until_s + _STOP_PATIENCE_S:
+                if time.monotonic() < active.until_s + _STOP_WAIT_S:
                     return  # it hands over; look again at the next tick
                 active.detail += "; did not end, and was killed"
                 agent.kill()
