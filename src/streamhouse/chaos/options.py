@@ -1,4 +1,4 @@
-"""What a run is told."""
+"""The options of a chaos run."""
 
 from __future__ import annotations
 

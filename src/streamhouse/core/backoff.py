@@ -36,7 +36,7 @@ class Backoff:
     first_ms: int
     """The longest pause after the first failure."""
     longest_ms: int
-    """No pause is longer."""
+    """The longest pause."""
     least_share: float = 0.5
     """The share of each step that is always waited; the rest is random."""
 

@@ -1,4 +1,4 @@
-"""Randomness, injected, so that a simulated run replays bit for bit. The only module that imports ``random``."""
+"""Randomness is injected, so that a simulated run replays bit for bit. Only this module imports ``random``."""
 
 from __future__ import annotations
 

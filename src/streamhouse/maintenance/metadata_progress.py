@@ -81,7 +81,7 @@ class Mark:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Mark | None:
-        """None for what is no mark."""
+        """Parse a mark. Returns None for bytes that are no mark."""
         try:
             fields: Any = json.loads(data)
             if fields["format"] != _FORMAT:

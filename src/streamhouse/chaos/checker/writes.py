@@ -22,7 +22,7 @@ _NUMBER_BITS: Final = 40  # of a record's key: its producer's place in the table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Producer:
-    """What a producer may expect."""
+    """A producer, and the promises that its settings give."""
 
     name: str
     client: str
@@ -37,7 +37,7 @@ class Producer:
 
 @dataclass(slots=True, kw_only=True)
 class WriteFacts:
-    """What was counted on one partition, right or wrong."""
+    """The numbers of records on one partition: those that are right, and those that are wrong."""
 
     acknowledged: Counter[str] = field(default_factory=Counter)
     """The number of acknowledged writes, by client and acks, such as ``librdkafka all``."""

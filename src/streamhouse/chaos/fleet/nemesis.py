@@ -82,7 +82,7 @@ class Nemesis:
         return Counter(each.kind for each in self.happened) + Counter(each.fault.kind.value for each in self._active)
 
     def run(self, seconds: float, *, stopped: Callable[[], bool], tick: Callable[[], None]) -> None:
-        """Faults for so long, or until ``stopped``."""
+        """Cause faults for this time, or until ``stopped``."""
         end_s = time.monotonic() + seconds
         next_s = time.monotonic() + self._plan.pause_s()
         while time.monotonic() < end_s and not stopped():
@@ -94,7 +94,7 @@ class Nemesis:
             time.sleep(_TICK_S)
 
     def watch(self, seconds: float, *, stopped: Callable[[], bool], tick: Callable[[], None]) -> None:
-        """No faults, only looking."""
+        """Watch the fleet without causing faults."""
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s and not stopped():
             self._step()

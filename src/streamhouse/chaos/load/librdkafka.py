@@ -154,7 +154,7 @@ class LibrdkafkaProducer:
                 self._close(topic, partition, number, f"not taken: {error}")
 
     def wait(self, rest_s: float, orders: Orders) -> None:
-        """Rest; longer while too much waits for an answer."""
+        """Rest for a moment, and longer while too many records wait for an answer."""
         until_s = time.monotonic() + rest_s
         while not orders.stop.is_set() and not self.broken:
             left_s = until_s - time.monotonic()

@@ -44,7 +44,7 @@ _FIGURES: Final = {
 
 
 class _Silent(Exception):
-    """Nothing answers, or not as the admin port does."""
+    """No process answers, or its answer is not one of an admin port."""
 
 
 class _HttpAnswer(NamedTuple):

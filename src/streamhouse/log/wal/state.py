@@ -111,7 +111,7 @@ class WalState:
         self._tried_spare: int | None = None
         """Ordered while there may be no room. No frame is planned for it before it is made."""
         self.file_missing = False
-        """Frames wait for the newest file, and the disk has no room for it."""
+        """True when frames wait for the newest file and the disk has no room for it."""
         self.no_room = ""
         """Why the disk had no room for another file at the last attempt; empty when no file is missing."""
         self.files_not_made = 0
@@ -370,7 +370,7 @@ class WalState:
         return list(groups.values())
 
     def _file_of(self, lsn: int) -> _LogFile | None:
-        """None for a frame whose file is gone."""
+        """Return the file of a frame, or None if that file is gone."""
         if lsn >= self.next_lsn:
             raise InvalidRequest(f"WAL: LSN {lsn} was never assigned; the next one is {self.next_lsn}")
         index = bisect_right(self._first_lsns, lsn) - 1

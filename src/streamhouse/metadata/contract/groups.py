@@ -112,7 +112,7 @@ class Groups(ABC):
     async def fetch_offsets(
         self, group_id: str, keys: Sequence[PartitionKey] | None = None
     ) -> dict[PartitionKey, CommittedOffset]:
-        """All, or those of ``keys`` that have one. An unknown group has none."""
+        """Return all offsets of a group, or those of ``keys`` that have one. An unknown group has none."""
 
     @abstractmethod
     async def delete_offsets(self, group_id: str, fence: SlotFence, keys: Sequence[PartitionKey]) -> list[PartitionKey]:

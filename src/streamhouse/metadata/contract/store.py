@@ -87,7 +87,7 @@ class MetadataStore(Topics, Log, Leases, Agents, Groups, Maintenance, Pipeline, 
 
     @abstractmethod
     async def close(self) -> None:
-        """Idempotent. Calls under way end first or are cancelled; subscriptions end."""
+        """Close the store. Calls under way end or are cancelled, and subscriptions end. A second call does nothing."""
 
     @abstractmethod
     async def cluster_info(self) -> ClusterInfo: ...

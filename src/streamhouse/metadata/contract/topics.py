@@ -96,7 +96,7 @@ class Topics(ABC):
 
     @abstractmethod
     async def list_topics(self) -> list[Topic]:
-        """All of them, by name."""
+        """Return all topics, in the order of their names."""
 
     @abstractmethod
     async def delete_topic(self, topic_id: TopicId) -> bool:

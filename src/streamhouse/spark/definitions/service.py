@@ -102,7 +102,7 @@ class DefinitionService(ABC, Generic[S]):
         return self.ask(lambda catalog: catalog.want(name, wanted, reset=reset))
 
     def checkpoints(self, name: str) -> Sequence[OldCheckpoint]:
-        """Those that are on this machine, of all generations."""
+        """Return the checkpoints on this machine, of all generations."""
         stored = self.get(name)
         directory = checkpoint_directory(self.place.checkpoints, self.kind, stored.name)
         return checkpoints_of(directory, stored.definition_id)

@@ -271,7 +271,7 @@ class ParquetStore(TableStore):
         return match is None or int(match["batch"]) <= entry.queries.get(match["query"], -1)
 
     def _files(self) -> dict[str, int]:
-        """Everything that readers see, with its size."""
+        """Return the files that readers see, each with its size."""
         return {path: size for path, size in self._list("").items() if not path.startswith(f"{_OURS}/")}
 
     def _list(self, below: str) -> dict[str, int]:

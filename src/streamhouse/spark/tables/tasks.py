@@ -58,7 +58,7 @@ class TaskPlan:
 class TaskResult:
     files: tuple[WrittenFile, ...]
     dead: bytes | None
-    """What the sink's commit needs."""
+    """The values that the sink's commit needs."""
     bad_count: int
 
 
