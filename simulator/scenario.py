@@ -133,9 +133,9 @@ class ProducerPlan:
     burst: int
     """How many writes it makes in a row, at most."""
     gap_ms: float
-    """Between two writes of a burst, at most."""
+    """The longest pause between two writes of a burst."""
     rest_ms: float
-    """Between two bursts, at most; a change of leaders or a mischief ends it."""
+    """The longest pause between two bursts; a change of leaders or a mischief ends it."""
     attempts: int
     """How often a plain producer sends a batch before it gives up."""
     in_flight: int
