@@ -92,7 +92,7 @@ class LogParts:
     member: FleetMember
     """The membership, which is made and not started."""
     owner: LogOwner
-    """Not attached yet: it also tells the broker of leases, which is made from these parts."""
+    """The owner of leases, not attached yet: it reports them to the broker too, which is made from these parts."""
     topics: TopicWatch
     tail: TailCache
     adoption: Adoption

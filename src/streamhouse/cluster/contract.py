@@ -73,7 +73,7 @@ class Timings:
     liveness_timeout_ms: int
     """An agent without a heartbeat for longer counts as dead."""
     lease_ttl_ms: int | None
-    """None for leases that never expire (single node only)."""
+    """The time that a lease is valid; None for leases that never expire (single node only)."""
     renew_interval_ms: int
     assign_interval_ms: int
     transfer_timeout_ms: int
@@ -154,7 +154,7 @@ class LeaseView:
     stage: str
     valid: bool
     valid_for_ms: int | None
-    """None when it never expires."""
+    """The time that the lease is still valid; None when it never expires."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -166,7 +166,7 @@ class LeaseTable:
         return [leadership for leadership in self._held.values() if now_ms < leadership._good_until_ms]
 
     def renewed(self, leadership: Leadership, *, sent_ms: int) -> bool:
-        """False when the answer came too late: it has ended, or its deadline has passed."""
+        """Record that a lease was renewed. Returns False when the answer came too late: the leadership is over."""
         if not self.is_current(leadership) or self._clock.boot_ms() >= leadership._deadline_ms:
             return False
         leadership._extend(self._deadline(sent_ms))

@@ -277,7 +277,7 @@ class Metrics:
         self._sources.append(source)
 
     def text(self) -> bytes:
-        """All metrics in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
     def describe(self) -> Iterable[Family]:

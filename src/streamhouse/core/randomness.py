@@ -14,7 +14,7 @@ class Randomness(Protocol):
         ...
 
     def uniform(self, low: float, high: float) -> float:
-        """Used for jitter, and never for anything that an adversary must not guess."""
+        """Return a random number for jitter. Never use it for what an adversary must not guess."""
         ...
 
 

@@ -19,7 +19,7 @@ from typing import Final
 from streamhouse.core.errors import InvalidSetting
 
 MAX_QUANTITY: Final = 2**63 - 1
-"""What fits the 64-bit columns and Kafka fields these numbers end up in."""
+"""The largest number that fits the 64-bit columns and Kafka fields in which sizes and durations are kept."""
 
 _MAX_TEXT_CHARS: Final = 64  # far above any honest quantity, so that no text costs more than a glance
 

@@ -166,7 +166,7 @@ class ObjectStore(ABC):
 
     @abstractmethod
     async def _get(self, key: str) -> Fetched:
-        """Must check the size (check_body_size) before it reads the body."""
+        """Read a whole object. It must check the size (check_body_size) before it reads the body."""
 
     @abstractmethod
     async def _get_range(self, key: str, offset: int, length: int) -> Fetched:

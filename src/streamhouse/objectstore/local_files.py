@@ -128,7 +128,7 @@ class DurableFiles:
         return _info(key, found)
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Not fsynced: a delete undone by a crash leaves garbage that nothing refers to."""
+        """Delete objects without fsync: a delete that a crash has undone leaves garbage that no entry refers to."""
         for key in keys:
             with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 os.unlink(os.path.join(self.root, key))

@@ -109,7 +109,7 @@ class ReadOptions:
     fail_on_data_loss: bool
     read_committed: bool
     group_id: str | None
-    """None: made from the prefix and the query."""
+    """The group id; None if it is made from the prefix and the query."""
     group_prefix: str
     split_bytes: int
     parallelism: int | None

@@ -43,7 +43,7 @@ class WriteFacts:
     """The number of acknowledged writes, by client and acks, such as ``librdkafka all``."""
     failed: int = 0
     unresolved_present: int = 0
-    """Given up by the client, and in the log all the same, which is allowed."""
+    """The number of records that the client gave up and that are in the log, which is allowed."""
     permitted_duplicates: int = 0
     lost_acks_1: int = 0
     moved_acks_1: int = 0
@@ -96,7 +96,7 @@ class WritesJudge:
         self._where = where
         self._producers = producers
         self._places = {name: producer.place for name, producer in producers.items()}
-        """Also producers that the history does not know; they get the places behind the known ones."""
+        """The place of each producer. Those that the history does not know get the places behind the known ones."""
         self._names = list(producers)
         self._findings = findings
         self._killed = tuple(f"{process}-" for process in killed)

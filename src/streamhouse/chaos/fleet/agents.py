@@ -23,7 +23,7 @@ _READY: Final = b"\nready; "
 
 
 class AgentProcess:
-    """All its lives write to one log, have one data directory, and listen on one port."""
+    """An agent of the fleet. All its processes write to one log, have one data directory, and listen on one port."""
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ Waiter = asyncio.Future[bool]
 
 
 class Question(NamedTuple):
-    """When a call was sent: its answer does not include later changes."""
+    """Says when a call was sent: its answer does not include later changes."""
 
     sent_ms: int
     notices: int

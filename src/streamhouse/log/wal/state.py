@@ -227,12 +227,12 @@ class WalState:
     # Letting go.
 
     def synced(self, lsn: int, *, generation: int) -> None:
-        """Everything up to this LSN and the header of this generation are on the disk."""
+        """Record that all frames up to this LSN, and the header of this generation, are on the disk."""
         self.synced_lsn = lsn
         self._durable_generation = generation
 
     def settle(self, lsns: Iterable[int]) -> None:
-        """These frames are committed or dropped. Settling twice is harmless. Raises InvalidRequest for a future LSN."""
+        """Record frames as committed or dropped. A repeat is harmless. Raises InvalidRequest for a future LSN."""
         file: _LogFile | None = None
         for lsn in lsns:
             if file is None or not 0 <= lsn - file.first_lsn < len(file.frame_bytes):
@@ -359,7 +359,7 @@ class WalState:
         self._log_bytes += file.size_bytes
 
     def places(self, lsns: Iterable[int]) -> list[FrameGroup]:
-        """Which file holds each of these frames. They must not be settled: only then their files stay."""
+        """Return the file of each of these frames. They must not be settled: only then their files stay."""
         groups: dict[int, FrameGroup] = {}
         for lsn in sorted(lsns):
             file = self._file_of(lsn)

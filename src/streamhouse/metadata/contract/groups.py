@@ -60,7 +60,7 @@ class OffsetCommit:
     """The next offset to read. A negative one names no record: a consumer resets by its ``auto.offset.reset``."""
     leader_epoch: int = -1
     metadata: str = ""
-    """May hold NUL characters."""
+    """The metadata of the commit, which may hold NUL characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,7 @@ class Holder:
 
     agent_id: str
     incarnation: UUID
-    """Made at process start. Another incarnation of the same agent id is another leader: it bumps the epoch."""
+    """The incarnation, made at process start. Another one of the same agent is another leader: it bumps the epoch."""
     wal_id: UUID
 
 

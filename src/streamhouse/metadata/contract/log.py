@@ -230,7 +230,7 @@ class ProducerPage:
 
     states: tuple[ProducerState, ...]
     more: bool
-    """True when the limit cut the page."""
+    """True when there are more producers than the limit of the page."""
     forgotten_up_to: int
     """The highest producer id that may have written here before and has no window for a leader any more; -1 if there is
     none. Windows go when ``expire_producers`` drops them, when they are idle for longer than the caller wants, and with

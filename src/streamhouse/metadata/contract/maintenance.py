@@ -81,7 +81,7 @@ class DereferencedObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Who works on something at present. For scheduling only: safety never depends on it."""
+    """A claim says who works on something at present. It is for scheduling only: safety never depends on it."""
 
     name: str
     owner: str

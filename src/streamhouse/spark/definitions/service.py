@@ -80,7 +80,7 @@ class DefinitionService(ABC, Generic[S]):
         """Start the query of a definition. ``once``: it reads what there is and ends, whatever the definition says."""
 
     def is_shared(self, stored: Stored[S]) -> bool:
-        """False for a definition that has to run in a Spark application of its own."""
+        """Return False for a definition that has to run in a Spark application of its own."""
         return True
 
     @property

@@ -203,14 +203,14 @@ class ParquetStore(TableStore):
         return self.until_alone(attempt)
 
     def forgettable(self, before_ms: int) -> int:
-        """Always 0: a directory has one version."""
+        """Return 0, because a directory has one version."""
         return 0
 
     def current_files(self) -> set[str]:
         return set(self._files())
 
     def referred_files(self, before_ms: int, *, as_if_forgotten: bool) -> set[str]:
-        """All visible files, and the staged files of decided compactions."""
+        """Return all visible files, and the staged files of decided compactions."""
         entry = self._need()
         return set(self._files()) | {piece["staged"] for piece in entry.merging}
 

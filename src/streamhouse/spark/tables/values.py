@@ -57,7 +57,7 @@ def value_columns(values: ValueSpec) -> pa.Schema:
 
 
 def row_schema(spec: TableSpec) -> pa.Schema:
-    """Our own columns and those of the values. Raises InvalidSetting."""
+    """Return our own columns and those of the values. Raises InvalidSetting."""
     return merged_schema(OWN_COLUMNS, value_columns(spec.values))
 
 
