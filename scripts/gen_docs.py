@@ -171,10 +171,7 @@ Different from Kafka, on purpose: `retention.ms` is 24 hours by default (Kafka: 
 
 ## With an effect
 
-All values are checked. Compaction and retention are **not built yet**, so `retention.*`, `delete.retention.ms`,
-`min.cleanable.dirty.ratio`, `min.compaction.lag.ms` and `max.compaction.lag.ms` have no effect in this release.
-`cleanup.policy=compact` does not compact yet: every record needs a key, and without `delete` DeleteRecords is refused.
-See [limits](../limits.md).
+All values are checked. See [limits](../limits.md) for what is not built yet.
 
 {table(["name", "type", "default", "valid", "meaning"], active_rows)}
 
@@ -182,7 +179,7 @@ See [limits](../limits.md).
 
 Accepted, checked, stored and described, so that tools and scripts written for Kafka work; nothing depends on them.
 
-{table(["name", "type", "default", "valid", "meaning in Kafka", "why nothing depends on it"], inert_rows)}
+{table(["name", "type", "default", "valid", "meaning in Kafka", "why it has no effect"], inert_rows)}
 
 ## Synonyms
 

@@ -20,7 +20,7 @@ from typing import Final
 
 from simulator.mutant import Mutant
 from simulator.mutants import MOST_SEEDS, MUTANTS, hunt_likely_first
-from simulator.run import Outcome, run_seed
+from simulator.run import SeedOutcome, run_seed
 
 _REPORT_EVERY: Final = 100
 _WIDTH: Final = 240
@@ -65,7 +65,9 @@ def _run(seeds: range) -> int:
 
 
 def _replay(seed: int, mutants: Sequence[Mutant], *, trace: bool) -> int:
-    runs: list[tuple[str, Callable[[], Outcome | None]]] = [("the real code", lambda: run_seed(seed, keep_notes=trace))]
+    runs: list[tuple[str, Callable[[], SeedOutcome | None]]] = [
+        ("the real code", lambda: run_seed(seed, keep_notes=trace))
+    ]
     if mutants:
         runs = [(mutant.name, lambda mutant=mutant: mutant.run(seed, keep_notes=trace)) for mutant in mutants]  # type: ignore[misc]
     failed = 0
@@ -108,7 +110,7 @@ def _print_likely(mutants: Sequence[Mutant]) -> int:
     return 1 if missed else 0
 
 
-def _show_anomalies(outcome: Outcome) -> None:
+def _show_anomalies(outcome: SeedOutcome) -> None:
     for anomaly in outcome.anomalies:
         _say(f"    {_cut(anomaly)}")
 

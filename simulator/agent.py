@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from simulator.disk import SimDisk
-from simulator.history import DiskLost, GivenUp, Taken
-from simulator.ledger import Ledger, WatchedWal
+from simulator.history import DiskLost, GivenUp, TakenBatch
+from simulator.ledger import WalLedger, WatchedWal
 from simulator.loop import Lane, SimClock
 from simulator.metadata import process_died, remote_metadata
 from simulator.network import Weather
@@ -49,7 +49,7 @@ from streamhouse.objectstore.retries import RetryingStore
 from streamhouse.wire.buffers import BytesLike
 
 if TYPE_CHECKING:
-    from simulator.connections import Connection
+    from simulator.connections import SimConnection
     from simulator.world import World
 
 _STOP_TIMEOUT_S: Final = 3.0
@@ -147,10 +147,10 @@ class SimAgent:
         self.parts: Parts | None = None
         self.runs = 0
         self.rotten = False
-        self.connections: list[Connection] = []
+        self.connections: list[SimConnection] = []
         self._taken: dict[tuple[PartitionKey, int], tuple[int, float]] = {}
         """Epoch and time at which the batch at an offset was last given to a client."""
-        self._ledger = Ledger()
+        self._ledger = WalLedger()
         self.trap: Trap | None = None
         self._metadata = remote_metadata(
             world.metadata,
@@ -402,7 +402,9 @@ class SimAgent:
             else:
                 self._taken[key, appended.base_offset] = (partition.epoch, at_ms)
                 self.world.history.taken.append(
-                    Taken(key=(key.topic_id.hex, key.partition), epoch=partition.epoch, agent=self.name, at_ms=at_ms)
+                    TakenBatch(
+                        key=(key.topic_id.hex, key.partition), epoch=partition.epoch, agent=self.name, at_ms=at_ms
+                    )
                 )
             return appended
 

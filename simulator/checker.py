@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from simulator.history import ACKS_ALL, History, Key, Led, Leftovers, RawEntry, RawPartition, Write
+from simulator.history import ACKS_ALL, Key, Led, Leftovers, RawEntry, RawPartition, SimHistory, Write
 from simulator.rawbytes import RawBatch, Unreadable, batches_in, batches_in_segment
 
 STORE_CLOCK_GRACE_MS = 10_000
@@ -48,7 +48,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Anomaly:
+class SimAnomaly:
     kind: Kind
     key: Key | None
     detail: str
@@ -58,9 +58,9 @@ class Anomaly:
         return f"{self.kind}{where}: {self.detail}"
 
 
-def check(history: History, left: Leftovers) -> list[Anomaly]:
+def check(history: SimHistory, left: Leftovers) -> list[SimAnomaly]:
     """Every anomaly found; empty is a pass."""
-    found = [Anomaly(kind=Kind.PROBLEM, key=None, detail=problem) for problem in history.problems]
+    found = [SimAnomaly(kind=Kind.PROBLEM, key=None, detail=problem) for problem in history.problems]
     by_key: defaultdict[Key, list[Write]] = defaultdict(list)
     for write in history.writes:
         by_key[write.key].append(write)
@@ -100,7 +100,7 @@ class _Judge:
     """One partition."""
 
     def __init__(
-        self, key: Key, history: History, writes: list[Write], starts: list[Led], found: list[Anomaly]
+        self, key: Key, history: SimHistory, writes: list[Write], starts: list[Led], found: list[SimAnomaly]
     ) -> None:
         self._key = key
         self._history = history
@@ -111,7 +111,7 @@ class _Judge:
         self._places: defaultdict[str, list[int]] = defaultdict(list)
 
     def _report(self, kind: Kind, detail: str) -> None:
-        self._found.append(Anomaly(kind=kind, key=self._key, detail=detail))
+        self._found.append(SimAnomaly(kind=kind, key=self._key, detail=detail))
 
     # The log itself.
 
@@ -319,16 +319,16 @@ def _whose(write: Write) -> str:
     return f"{kind}{write.producer} with acks={write.acks}"
 
 
-def _epochs_go_back(key: Key, begun: list[Led]) -> Iterator[Anomaly]:
+def _epochs_go_back(key: Key, begun: list[Led]) -> Iterator[SimAnomaly]:
     epoch = 0
     for led in begun:
         if led.epoch <= epoch:
             detail = f"{led.agent} began to lead at epoch {led.epoch} after epoch {epoch}"
-            yield Anomaly(kind=Kind.STALE_EPOCH, key=key, detail=detail)
+            yield SimAnomaly(kind=Kind.STALE_EPOCH, key=key, detail=detail)
         epoch = max(epoch, led.epoch)
 
 
-def _is_undone(history: History, key: Key, offset: int, value: str) -> bool:
+def _is_undone(history: SimHistory, key: Key, offset: int, value: str) -> bool:
     """Whether the metadata has lost the commit of this record. A leader shows it until it hears of that."""
     lost_ms = [
         undone.at_ms
@@ -340,29 +340,29 @@ def _is_undone(history: History, key: Key, offset: int, value: str) -> bool:
     )
 
 
-def _reads_differ(history: History) -> Iterator[Anomaly]:
+def _reads_differ(history: SimHistory) -> Iterator[SimAnomaly]:
     seen: dict[tuple[Key, int], tuple[str, str]] = {}
     for read in history.reads:
         expected = read.from_offset
         for offset, value in read.records:
             if offset != expected:
                 detail = f"{read.reader} got offset {offset} where {expected} must follow"
-                yield Anomaly(kind=Kind.NOT_DENSE, key=read.key, detail=detail)
+                yield SimAnomaly(kind=Kind.NOT_DENSE, key=read.key, detail=detail)
             expected = offset + 1
             if _is_undone(history, read.key, offset, value):
                 continue
             before = seen.setdefault((read.key, offset), (value, read.reader))
             if before[0] != value:
                 detail = f"offset {offset} is {before[0]!r} to {before[1]} and {value!r} to {read.reader}"
-                yield Anomaly(kind=Kind.UNSTABLE_READ, key=read.key, detail=detail)
+                yield SimAnomaly(kind=Kind.UNSTABLE_READ, key=read.key, detail=detail)
 
 
-def _stale_commits(history: History) -> Iterator[Anomaly]:
+def _stale_commits(history: SimHistory) -> Iterator[SimAnomaly]:
     """Read the history in the order of events: what stands before a commit had happened before it."""
     for commit in history.committed:
         later = [led for led in history.led if led.key == commit.key and led.epoch > commit.epoch]
         if later and later[0].at_ms < commit.at_ms:
-            yield Anomaly(
+            yield SimAnomaly(
                 kind=Kind.STALE_EPOCH,
                 key=commit.key,
                 detail=f"a commit of epoch {commit.epoch} at {commit.base_offset} was taken at {commit.at_ms:.0f} ms;"
@@ -370,7 +370,7 @@ def _stale_commits(history: History) -> Iterator[Anomaly]:
             )
 
 
-def _stale_leaders(history: History) -> Iterator[Anomaly]:
+def _stale_leaders(history: SimHistory) -> Iterator[SimAnomaly]:
     begun: defaultdict[Key, list[Led]] = defaultdict(list)
     for led in history.led:
         begun[led.key].append(led)
@@ -385,7 +385,7 @@ def _stale_leaders(history: History) -> Iterator[Anomaly]:
             if led.epoch > taken.epoch and led.at_ms < taken.at_ms and led.agent != taken.agent
         ]
         if later:
-            yield Anomaly(
+            yield SimAnomaly(
                 kind=Kind.STALE_LEADER,
                 key=taken.key,
                 detail=f"{taken.agent} took a write under epoch {taken.epoch} at {taken.at_ms:.0f} ms;"

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from simulator.agent import SimAgent
-from simulator.connections import Connection, Unanswered, Unreachable
+from simulator.connections import SimConnection, Unanswered, Unreachable
 from simulator.dice import Dice
 from simulator.loop import Lane
 from simulator.world import World
@@ -35,7 +35,7 @@ class Client:
         self._bootstrap = sorted({self.dice.pick(list(by_name)) for _ in range(2)})
         self._known: list[str] = []
         self._leaders: dict[PartitionKey, str] = {}
-        self._connections: dict[str, Connection] = {}
+        self._connections: dict[str, SimConnection] = {}
         self._learned_ms: float | None = None
         self.doubts = True
         """It has got an error which says that its metadata is wrong."""
@@ -54,10 +54,10 @@ class Client:
         if error.current_leader is not None and self.dice.chance(0.5):
             self._leaders[key] = error.current_leader
 
-    def connection(self, agent: SimAgent) -> Connection:
+    def connection(self, agent: SimAgent) -> SimConnection:
         found = self._connections.get(agent.name)
         if found is None or not found.is_open:
-            found = self._connections[agent.name] = Connection(self.world, self.dice, agent)
+            found = self._connections[agent.name] = SimConnection(self.world, self.dice, agent)
         return found
 
     def hang_up(self) -> None:
@@ -75,7 +75,7 @@ class Client:
             return
         agent = self._by_name[self.dice.pick(sorted({*self._known, *self._bootstrap}))]
         # On a connection of its own: an agent that serves five slow produces must not delay the search for others.
-        connection = Connection(self.world, self.dice, agent)
+        connection = SimConnection(self.world, self.dice, agent)
         try:
             told = await connection.ask(lambda server, _: server.describe(), timeout_ms=_METADATA_TIMEOUT_MS)
         except (Unanswered, Unreachable, StreamHouseError):

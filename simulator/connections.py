@@ -39,7 +39,7 @@ class Unanswered(Exception):
     """The connection ended before the answer: the outcome of the request is unknown."""
 
 
-class Connection:
+class SimConnection:
     """A connection from one client to one process of an agent."""
 
     def __init__(self, world: World, dice: Dice, agent: SimAgent) -> None:
@@ -61,7 +61,7 @@ class Connection:
         self.server = ServerSide()
         agent.connections.append(self)
 
-    async def ask(self, request: Callable[[SimAgent, Connection], Awaitable[T]], *, timeout_ms: float) -> T:
+    async def ask(self, request: Callable[[SimAgent, SimConnection], Awaitable[T]], *, timeout_ms: float) -> T:
         """Raises Unreachable, Unanswered, or what the agent raised. A time-out closes the connection."""
         if not self.is_open:
             raise Unreachable(self.agent.name)
@@ -112,7 +112,7 @@ class Connection:
     def _is_served(self) -> bool:
         return self._process is not None and self.agent.lane is self._process and self.agent.parts is not None
 
-    def _arrive(self, request: Callable[[SimAgent, Connection], Awaitable[T]], reply: asyncio.Future[Any]) -> None:
+    def _arrive(self, request: Callable[[SimAgent, SimConnection], Awaitable[T]], reply: asyncio.Future[Any]) -> None:
         if self._silent:
             return
         if self._refused or not self._is_served():
@@ -126,7 +126,7 @@ class Connection:
 
     async def _serve(
         self,
-        request: Callable[[SimAgent, Connection], Awaitable[T]],
+        request: Callable[[SimAgent, SimConnection], Awaitable[T]],
         reply: asyncio.Future[Any],
         before: asyncio.Future[None] | None,
         mine: asyncio.Future[None],

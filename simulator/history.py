@@ -67,7 +67,7 @@ class Led:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class TakenBatch:
     """An agent gave a batch its offsets under this leadership."""
 
     key: Key
@@ -147,7 +147,7 @@ class Leftovers:
 
 
 @dataclass(slots=True, kw_only=True)
-class History:
+class SimHistory:
     wal_is_durable: bool = False
     """durability=wal: acks=1 promises as much as acks=all."""
     overtaken_come_back: bool = True
@@ -157,7 +157,7 @@ class History:
     writes: list[Write] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
     led: list[Led] = field(default_factory=list)
-    taken: list[Taken] = field(default_factory=list)
+    taken: list[TakenBatch] = field(default_factory=list)
     committed: list[Committed] = field(default_factory=list)
     undone: list[Undone] = field(default_factory=list)
     disks_lost: list[DiskLost] = field(default_factory=list)

@@ -24,18 +24,18 @@ from simulator.sending import (
     OUT_OF_ORDER,
     RETRIABLE,
     UNKNOWN_PRODUCER,
-    Batch,
     Session,
+    SimBatch,
 )
 from streamhouse.core.errors import StreamHouseError
 from streamhouse.core.ids import PartitionKey
 
 
-class _Partition:
+class _JavaPartition:
     def __init__(self, epoch: int) -> None:
-        self.queue: list[Batch] = []
+        self.queue: list[SimBatch] = []
         """Not in flight, in order."""
-        self.tracked: list[Batch] = []
+        self.tracked: list[SimBatch] = []
         """Batches that have a sequence and no outcome, in order: they are in flight, or will be sent again."""
         self.epoch = epoch
         self.next_sequence = 0
@@ -54,20 +54,20 @@ class JavaSession(Session):
     def __init__(self, client: Client, plan: ProducerPlan, producer_id: int) -> None:
         super().__init__(client, plan, producer_id)
         self._epoch = 0
-        self._partitions: dict[PartitionKey, _Partition] = {}
+        self._partitions: dict[PartitionKey, _JavaPartition] = {}
         self._rewind: dict[PartitionKey, None] = {}
         """Partitions whose sequences must start again, with the next epoch."""
         self._excused = False
         """It has given batches up, or raised its epoch before: a further disagreement may be its own doing."""
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: SimBatch) -> None:
         self._of(batch).queue.append(batch)
 
-    def next_requests(self) -> Iterator[tuple[SimAgent, list[Batch]]]:
+    def next_requests(self) -> Iterator[tuple[SimAgent, list[SimBatch]]]:
         self._expire()
         self._raise_epoch()
         while True:
-            requests: dict[SimAgent, list[Batch]] = {}
+            requests: dict[SimAgent, list[SimBatch]] = {}
             for key, partition in self._partitions.items():
                 batch = self._sendable(partition)
                 if batch is None or (agent := self.leader(key)) is None or not self.has_room(agent):
@@ -78,7 +78,7 @@ class JavaSession(Session):
                 return
             yield from requests.items()
 
-    def answered(self, batch: Batch, outcome: Appended | StreamHouseError | None) -> None:
+    def answered(self, batch: SimBatch, outcome: Appended | StreamHouseError | None) -> None:
         assert outcome is not None, "acks=0 is not possible with idempotence"
         if isinstance(outcome, Appended):
             self._complete(batch, outcome)
@@ -90,19 +90,19 @@ class JavaSession(Session):
             self._give_up(batch)
             self._rewind[batch.key] = None
 
-    def unanswered(self, batch: Batch) -> None:
+    def unanswered(self, batch: SimBatch) -> None:
         self._queue_again(batch)
 
-    def forget(self, batch: Batch) -> None:
+    def forget(self, batch: SimBatch) -> None:
         self._partitions.pop(batch.key, None)
         self._rewind.pop(batch.key, None)
 
     # Inside.
 
-    def _of(self, batch: Batch) -> _Partition:
-        return self._partitions.setdefault(batch.key, _Partition(self._epoch))
+    def _of(self, batch: SimBatch) -> _JavaPartition:
+        return self._partitions.setdefault(batch.key, _JavaPartition(self._epoch))
 
-    def _sendable(self, partition: _Partition) -> Batch | None:
+    def _sendable(self, partition: _JavaPartition) -> SimBatch | None:
         if not partition.queue or (first := partition.queue[0]).not_before_ms > self.world.now_ms():
             return None
         if first.sequence < 0:
@@ -110,7 +110,7 @@ class JavaSession(Session):
             return None if stale or partition.unresolved else first
         return first if first is partition.tracked[0] else None
 
-    def _number(self, partition: _Partition, batch: Batch) -> None:
+    def _number(self, partition: _JavaPartition, batch: SimBatch) -> None:
         partition.queue.pop(0)
         if batch.sequence >= 0:
             return
@@ -120,7 +120,7 @@ class JavaSession(Session):
         partition.next_sequence = batch.next_sequence
         partition.tracked.append(batch)
 
-    def _may_retry(self, batch: Batch, error: StreamHouseError) -> bool:
+    def _may_retry(self, batch: SimBatch, error: StreamHouseError) -> bool:
         code, partition = error.kafka_code, self._of(batch)
         if code == UNKNOWN_PRODUCER:
             if not batch.reset:
@@ -133,7 +133,7 @@ class JavaSession(Session):
             return True
         return code in RETRIABLE
 
-    def _disagrees(self, batch: Batch, error: StreamHouseError, *, forgotten: bool) -> None:
+    def _disagrees(self, batch: SimBatch, error: StreamHouseError, *, forgotten: bool) -> None:
         """``forgotten``: what was acknowledged last comes right before this batch, and the log does not know it.
 
         A log that has forgotten a producer takes whatever comes first. That is a later batch if the first one is on its
@@ -146,18 +146,18 @@ class JavaSession(Session):
             self.world.problem(f"{batch.write.producer}: the log has forgotten what it acknowledged: {error}")
         self._rewind[batch.key] = None
 
-    def _complete(self, batch: Batch, appended: Appended | None) -> None:
+    def _complete(self, batch: SimBatch, appended: Appended | None) -> None:
         partition = self._of(batch)
         if batch in partition.tracked:
             partition.tracked.remove(batch)
             partition.last_acked = max(partition.last_acked, batch.next_sequence - 1)
         self.acknowledged(batch, appended)
 
-    def _queue_again(self, batch: Batch) -> None:
+    def _queue_again(self, batch: SimBatch) -> None:
         self.back_off(batch)
         insort(self._of(batch).queue, batch, key=lambda each: each.number)
 
-    def _give_up(self, batch: Batch) -> None:
+    def _give_up(self, batch: SimBatch) -> None:
         partition = self._of(batch)
         for among in (partition.tracked, partition.queue):
             if batch in among:

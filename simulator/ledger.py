@@ -15,7 +15,7 @@ from streamhouse.core.errors import WalFailed
 from streamhouse.log.wal import Wal
 
 
-class Ledger:
+class WalLedger:
     def __init__(self) -> None:
         self._written: dict[int, int] = {}
         """LSN → checksum of the batch."""
@@ -61,7 +61,7 @@ class Ledger:
 class WatchedWal:
     """The WAL for the leased log; it records everything in a ledger."""
 
-    def __init__(self, wal: Wal, ledger: Ledger) -> None:
+    def __init__(self, wal: Wal, ledger: WalLedger) -> None:
         self._wal = wal
         self._ledger = ledger
         wal.on_synced(ledger.synced)

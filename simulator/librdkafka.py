@@ -28,18 +28,18 @@ from simulator.sending import (
     OUT_OF_ORDER,
     RETRIABLE,
     UNKNOWN_PRODUCER,
-    Batch,
     Session,
+    SimBatch,
 )
 from streamhouse.core.errors import StreamHouseError
 from streamhouse.core.ids import PartitionKey
 
 
-class _Partition:
+class _LibrdkafkaPartition:
     def __init__(self, epoch: int) -> None:
-        self.queue: list[Batch] = []
+        self.queue: list[SimBatch] = []
         """Not in flight, in order."""
-        self.flying: dict[Batch, None] = {}
+        self.flying: dict[SimBatch, None] = {}
         self.epoch = epoch
         self.next_sequence = 0
         self.next_acked = 0
@@ -52,7 +52,7 @@ class _Partition:
         for batch in self.queue:
             self.number(batch)
 
-    def number(self, batch: Batch) -> None:
+    def number(self, batch: SimBatch) -> None:
         batch.epoch, batch.sequence = self.epoch, self.next_sequence
         self.next_sequence = batch.next_sequence
 
@@ -61,16 +61,16 @@ class LibrdkafkaSession(Session):
     def __init__(self, client: Client, plan: ProducerPlan, producer_id: int) -> None:
         super().__init__(client, plan, producer_id)
         self._epoch = 0
-        self._partitions: dict[PartitionKey, _Partition] = {}
+        self._partitions: dict[PartitionKey, _LibrdkafkaPartition] = {}
         self._draining = False
         self._excused = False
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: SimBatch) -> None:
         partition = self._of(batch)
         partition.number(batch)
         partition.queue.append(batch)
 
-    def next_requests(self) -> Iterator[tuple[SimAgent, list[Batch]]]:
+    def next_requests(self) -> Iterator[tuple[SimAgent, list[SimBatch]]]:
         self._expire()
         if self._draining and not any(partition.flying for partition in self._partitions.values()):
             self._draining = False
@@ -92,7 +92,7 @@ class LibrdkafkaSession(Session):
                 partition.flying[partition.queue.pop(0)] = None
                 yield agent, [first]
 
-    def answered(self, batch: Batch, outcome: Appended | StreamHouseError | None) -> None:
+    def answered(self, batch: SimBatch, outcome: Appended | StreamHouseError | None) -> None:
         assert outcome is not None, "acks=0 is not possible with idempotence"
         partition = self._of(batch)
         partition.flying.pop(batch, None)
@@ -110,27 +110,27 @@ class LibrdkafkaSession(Session):
             self.finished(batch)
             self._drain()
 
-    def unanswered(self, batch: Batch) -> None:
+    def unanswered(self, batch: SimBatch) -> None:
         partition = self._of(batch)
         partition.flying.pop(batch, None)
         self._queue_again(partition, batch)
 
-    def forget(self, batch: Batch) -> None:
+    def forget(self, batch: SimBatch) -> None:
         self._partitions.pop(batch.key, None)
 
     # Inside.
 
-    def _of(self, batch: Batch) -> _Partition:
-        return self._partitions.setdefault(batch.key, _Partition(self._epoch))
+    def _of(self, batch: SimBatch) -> _LibrdkafkaPartition:
+        return self._partitions.setdefault(batch.key, _LibrdkafkaPartition(self._epoch))
 
-    def _complete(self, partition: _Partition, batch: Batch, appended: Appended | None) -> None:
+    def _complete(self, partition: _LibrdkafkaPartition, batch: SimBatch, appended: Appended | None) -> None:
         partition.next_acked = max(partition.next_acked, batch.next_sequence)
         self.acknowledged(batch, appended)
         for earlier in [each for each in partition.queue if each.sent and each.number < batch.number]:
             partition.queue.remove(earlier)
             self.acknowledged(earlier, None)
 
-    def _out_of_order(self, partition: _Partition, batch: Batch, error: StreamHouseError) -> None:
+    def _out_of_order(self, partition: _LibrdkafkaPartition, batch: SimBatch, error: StreamHouseError) -> None:
         if batch.sequence <= partition.next_acked:
             self._disagrees(batch, error)
         else:
@@ -141,7 +141,7 @@ class LibrdkafkaSession(Session):
             self._queue_again(partition, batch)
             self._drain()
 
-    def _unknown_producer(self, partition: _Partition, batch: Batch, error: StreamHouseError) -> None:
+    def _unknown_producer(self, partition: _LibrdkafkaPartition, batch: SimBatch, error: StreamHouseError) -> None:
         if batch.sequence == partition.next_acked:
             self._complain(batch, error)
         if batch.sent == 1:
@@ -150,12 +150,12 @@ class LibrdkafkaSession(Session):
         else:
             self._disagrees(batch, error)
 
-    def _disagrees(self, batch: Batch, error: StreamHouseError) -> None:
+    def _disagrees(self, batch: SimBatch, error: StreamHouseError) -> None:
         self._complain(batch, error)
         self.finished(batch)
         self.broken = f"{error.kafka_code}: {error}"
 
-    def _complain(self, batch: Batch, error: StreamHouseError) -> None:
+    def _complain(self, batch: SimBatch, error: StreamHouseError) -> None:
         """Also of a log that forgets idle producers: it takes whatever comes first of them."""
         if not (self._excused or self.world.lost_commits):
             self.world.problem(f"{batch.write.producer}: the log has forgotten what it acknowledged: {error}")
@@ -175,6 +175,6 @@ class LibrdkafkaSession(Session):
     def _drain(self) -> None:
         self._draining = self._excused = True
 
-    def _queue_again(self, partition: _Partition, batch: Batch) -> None:
+    def _queue_again(self, partition: _LibrdkafkaPartition, batch: SimBatch) -> None:
         self.back_off(batch)
         insort(partition.queue, batch, key=lambda each: each.number)

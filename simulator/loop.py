@@ -39,7 +39,7 @@ class SimulationStuck(AssertionError):
     """The simulated world cannot go on: a deadlock, or work that never lets time pass."""
 
 
-class _Task(asyncio.Task[T]):
+class _SimTask(asyncio.Task[T]):
     def __init__(self, coro: Coroutine[Any, Any, T], *, loop: SimLoop, context: Context | None = None) -> None:
         self._number = loop.next_number()
         super().__init__(coro, loop=loop, context=context)
@@ -81,7 +81,7 @@ class Lane:
         self.number = number
         self.ready: deque[events.Handle] = deque()
         self.overslept: deque[events.Handle] = deque()
-        self.tasks: list[_Task[Any]] = []
+        self.tasks: list[_SimTask[Any]] = []
         self.prune_at = 50
         self.alive = True
         self.paused = False
@@ -246,7 +246,7 @@ class SimLoop(base_events.BaseEventLoop):
     def _make_task(
         self, loop: asyncio.AbstractEventLoop, coro: Any, *, context: Context | None = None
     ) -> asyncio.Task[Any]:
-        task: _Task[Any] = _Task(coro, loop=self, context=context)
+        task: _SimTask[Any] = _SimTask(coro, loop=self, context=context)
         lane = _LANE.get(self.world) if context is None else context.get(_LANE, self.world)
         lane.tasks.append(task)
         if len(lane.tasks) > lane.prune_at:

@@ -97,7 +97,7 @@ class RemoteMetadata:
 
     @asynccontextmanager
     async def subscribe(self) -> AsyncIterator[AsyncIterator[Change]]:
-        subscriber = _Subscriber()
+        subscriber = _SimSubscriber()
         self._notices.subscribers[subscriber] = None
         try:
             yield subscriber
@@ -129,7 +129,7 @@ class _Notices:
     """One process's: they come late, are lost, and stop while the link is cut; one ANY follows then."""
 
     def __init__(self, loop: SimLoop, weather: Weather, dice: Dice) -> None:
-        self.subscribers: dict[_Subscriber, None] = {}
+        self.subscribers: dict[_SimSubscriber, None] = {}
         self._loop = loop
         self._weather = weather
         self._dice = dice
@@ -154,7 +154,7 @@ class _Notices:
             subscriber.arrive(change)
 
 
-class _Subscriber:
+class _SimSubscriber:
     def __init__(self) -> None:
         self._queue: deque[Change] = deque()
         self._wake = asyncio.Event()
@@ -163,7 +163,7 @@ class _Subscriber:
         self._queue.append(change)
         self._wake.set()
 
-    def __aiter__(self) -> _Subscriber:
+    def __aiter__(self) -> _SimSubscriber:
         return self
 
     async def __anext__(self) -> Change:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from simulator.checker import Anomaly, Kind
+from simulator.checker import Kind, SimAnomaly
 from simulator.dice import Dice
 from simulator.errands import Errands
-from simulator.run import Outcome, run_seed
+from simulator.run import SeedOutcome, run_seed
 from simulator.scenario import Scenario, draw_scenario
 from simulator.world import World
 
@@ -30,7 +30,7 @@ class Mutant:
     needs: Callable[[Scenario, Dice], Scenario] = lambda scenario, dice: scenario
     """What is added to a scenario, where only a rare one would show it."""
 
-    def run(self, seed: int, *, keep_notes: bool = False) -> Outcome | None:
+    def run(self, seed: int, *, keep_notes: bool = False) -> SeedOutcome | None:
         """None where it does not apply."""
         scenario = draw_scenario(seed)
         if not self.applies(scenario):
@@ -44,10 +44,10 @@ class Mutant:
                 prepare=lambda world, errands: self.breaks(stack, world, errands),
             )
 
-    def shown_in(self, outcome: Outcome) -> list[Anomaly]:
+    def shown_in(self, outcome: SeedOutcome) -> list[SimAnomaly]:
         return [anomaly for anomaly in outcome.anomalies if anomaly.kind in self.shows_as]
 
-    def hunt(self, seeds: Iterable[int]) -> Outcome | None:
+    def hunt(self, seeds: Iterable[int]) -> SeedOutcome | None:
         """The first run that shows it, as expected; None when none does."""
         for seed in seeds:
             outcome = self.run(seed)

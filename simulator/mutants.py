@@ -17,7 +17,7 @@ from simulator import (
     mutants_wal,
 )
 from simulator.mutant import Mutant
-from simulator.run import Outcome
+from simulator.run import SeedOutcome
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
     *mutants_log.MUTANTS,
@@ -86,7 +86,7 @@ LIKELY_SEEDS: Final = {
 """A seed that has shown each variant. ``python -m simulator --likely`` prints this table anew."""
 
 
-def hunt_likely_first(mutant: Mutant) -> Outcome | None:
+def hunt_likely_first(mutant: Mutant) -> SeedOutcome | None:
     """The first run that shows it. To search takes long, so its likely seed comes first: the code may not have moved on
     since. ``python -m simulator --mutants`` always searches."""
     likely = [LIKELY_SEEDS[mutant.name]] if mutant.name in LIKELY_SEEDS else []  # a new variant has none yet

@@ -33,7 +33,7 @@ _ADOPTION_POINTS: Final = (
 )
 
 
-class Nemesis:
+class SimNemesis:
     def __init__(self, world: World) -> None:
         self.world = world
         self.dice = world.dice.child("nemesis")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from simulator.agent import Appended, SimAgent
 from simulator.clients import Client
 from simulator.scenario import ProducerPlan
-from simulator.sending import RETRIABLE, Batch, Session
+from simulator.sending import RETRIABLE, Session, SimBatch
 from streamhouse.core.errors import StreamHouseError
 from streamhouse.core.ids import PartitionKey
 
@@ -18,14 +18,14 @@ from streamhouse.core.ids import PartitionKey
 class PlainSession(Session):
     def __init__(self, client: Client, plan: ProducerPlan, producer_id: int = -1) -> None:
         super().__init__(client, plan, producer_id)
-        self._queues: dict[PartitionKey, list[Batch]] = {}
+        self._queues: dict[PartitionKey, list[SimBatch]] = {}
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: SimBatch) -> None:
         self._queues.setdefault(batch.key, []).append(batch)
 
-    def next_requests(self) -> Iterator[tuple[SimAgent, list[Batch]]]:
+    def next_requests(self) -> Iterator[tuple[SimAgent, list[SimBatch]]]:
         while True:
-            requests: dict[SimAgent, list[Batch]] = {}
+            requests: dict[SimAgent, list[SimBatch]] = {}
             for key, queue in self._queues.items():
                 ready = [batch for batch in queue if batch.not_before_ms <= self.world.now_ms()]
                 if ready and (agent := self.leader(key)) is not None and self.has_room(agent, self.plan.in_flight):
@@ -35,7 +35,7 @@ class PlainSession(Session):
                 return
             yield from requests.items()
 
-    def answered(self, batch: Batch, outcome: Appended | StreamHouseError | None) -> None:
+    def answered(self, batch: SimBatch, outcome: Appended | StreamHouseError | None) -> None:
         if outcome is None:
             self.finished(batch)  # acks=0
         elif isinstance(outcome, Appended):
@@ -45,15 +45,15 @@ class PlainSession(Session):
         else:
             self.finished(batch)
 
-    def unanswered(self, batch: Batch) -> None:
+    def unanswered(self, batch: SimBatch) -> None:
         self._try_again(batch)
 
-    def forget(self, batch: Batch) -> None:
+    def forget(self, batch: SimBatch) -> None:
         queue = self._queues.get(batch.key, [])
         if batch in queue:
             queue.remove(batch)
 
-    def _try_again(self, batch: Batch) -> None:
+    def _try_again(self, batch: SimBatch) -> None:
         if batch.sent >= self.plan.attempts or self.dice.chance(0.02):
             self.finished(batch)
             return

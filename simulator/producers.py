@@ -16,7 +16,7 @@ from simulator.java import JavaSession
 from simulator.librdkafka import LibrdkafkaSession
 from simulator.plain import PlainSession
 from simulator.scenario import LARGE_BYTES, ClientKind, ProducerPlan
-from simulator.sending import Batch, Session
+from simulator.sending import Session, SimBatch
 from simulator.world import RetryLimit, World, key_of
 from streamhouse.core.errors import StreamHouseError
 from streamhouse.core.ids import PartitionKey
@@ -35,7 +35,7 @@ _SESSIONS: Final[dict[ClientKind, type[Session]]] = {
 }
 
 
-class Producer:
+class SimProducer:
     def __init__(self, world: World, name: str, plan: ProducerPlan) -> None:
         self.client = Client(world, name)
         self.world = world
@@ -110,7 +110,7 @@ class Producer:
                 keys = self._pick_keys()
             key = self.dice.pick(keys)
             write = self._new_write(key, number)
-            session.take(Batch(key=key, write=write, number=number, created_ms=self.world.now_ms()))
+            session.take(SimBatch(key=key, write=write, number=number, created_ms=self.world.now_ms()))
             if number % self.plan.burst == self.plan.burst - 1:
                 await self.world.rest(self.dice.uniform(0, self.plan.rest_ms) / 1000)
                 if self.plan.silence_ms and self.dice.chance(_SILENT):

@@ -21,7 +21,7 @@ from streamhouse.core.ids import PartitionKey
 _TIMEOUT_MS: Final = 2000.0
 
 
-class Reader:
+class SimReader:
     def __init__(self, world: World, name: str) -> None:
         self.client = Client(world, name)
         self.world = world

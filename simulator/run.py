@@ -10,15 +10,15 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from simulator.agent import SimAgent
-from simulator.checker import Anomaly, Kind, check
+from simulator.checker import Kind, SimAnomaly, check
 from simulator.dice import Dice
 from simulator.errands import Errands
 from simulator.evidence import collect, leave_slots, raw_partition
 from simulator.history import Read
 from simulator.loop import SimLoop, SimulationStuck
-from simulator.nemesis import Nemesis
-from simulator.producers import Producer
-from simulator.readers import Reader
+from simulator.nemesis import SimNemesis
+from simulator.producers import SimProducer
+from simulator.readers import SimReader
 from simulator.scenario import Scenario, draw_scenario
 from simulator.sinks import Sink
 from simulator.world import Noted, World, key_of
@@ -36,10 +36,10 @@ _VIRTUAL_NODES: Final = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class SeedOutcome:
     seed: int
     scenario: Scenario
-    anomalies: tuple[Anomaly, ...]
+    anomalies: tuple[SimAnomaly, ...]
     trace: str
     """Equal for two runs of a seed, whatever the machine."""
     steps: int
@@ -61,7 +61,7 @@ def run_seed(
     keep_notes: bool = False,
     prepare: Callable[[World, Errands], None] = lambda world, errands: None,
     scenario: Scenario | None = None,
-) -> Outcome:
+) -> SeedOutcome:
     """``prepare`` may change the world before anything runs."""
     scenario = scenario or draw_scenario(seed)
     dice = Dice(seed)
@@ -69,7 +69,7 @@ def run_seed(
     world = World(loop, dice.child("world"), scenario, keep_notes=keep_notes)
     errands = Errands(world)
     prepare(world, errands)
-    anomalies: list[Anomaly] = []
+    anomalies: list[SimAnomaly] = []
 
     async def main() -> None:
         async with world.sqlite:
@@ -84,9 +84,9 @@ def run_seed(
         try:
             loop.simulate(main())
         except SimulationStuck as error:
-            anomalies.append(Anomaly(kind=Kind.PROBLEM, key=None, detail=str(error)))
+            anomalies.append(SimAnomaly(kind=Kind.PROBLEM, key=None, detail=str(error)))
     history = world.history
-    return Outcome(
+    return SeedOutcome(
         seed=seed,
         scenario=scenario,
         anomalies=tuple(anomalies),
@@ -105,16 +105,16 @@ async def _live(world: World, errands: Errands) -> None:
     changes = world.loop.world.spawn(world.metadata.pass_on_changes())
     for number, partitions in enumerate(world.scenario.topics):
         await world.create_topic(f"topic-{number}", partitions)
-    nemesis = Nemesis(world)
+    nemesis = SimNemesis(world)
     clients = [errands.lane.spawn(errands.run())]
     for number, plan in enumerate(world.scenario.producers):
-        producer = Producer(world, f"p{number}", plan)
+        producer = SimProducer(world, f"p{number}", plan)
         clients.append(producer.client.lane.spawn(producer.run()))
     for number in range(world.scenario.sinks):
         sink = Sink(world, f"s{number}")
         clients.append(sink.client.lane.spawn(sink.run()))
     for number in range(world.scenario.readers):
-        reader = Reader(world, f"r{number}")
+        reader = SimReader(world, f"r{number}")
         clients.append(reader.client.lane.spawn(reader.run()))
     await nemesis.run()
     if world.broken is not None:

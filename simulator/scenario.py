@@ -134,17 +134,17 @@ class ProducerPlan:
     burst: int
     """How many writes it makes in a row, at most."""
     gap_ms: float
-    """Between two writes of a burst, at most."""
+    """The longest pause between two writes of a burst."""
     rest_ms: float
-    """Between two bursts, at most; a change of leaders or a mischief ends it."""
+    """The longest pause between two bursts; a change of leaders or a mischief ends it."""
     attempts: int
     """How often a plain producer sends a batch before it gives up."""
     in_flight: int
     """Requests on a connection, of a plain producer; the others have five."""
     timeout_ms: float
     """How long the agent has for its answer."""
-    patience: float
-    """How many times as long the client waits for it."""
+    wait_factor: float
+    """The client waits for the answer this many times as long."""
     delivery_timeout_ms: float | None
     """When an idempotent client gives a batch up; None for never."""
     silence_ms: float = 0.0
@@ -226,13 +226,13 @@ def on_busy_machines(scenario: Scenario, dice: Dice) -> Scenario:
         leased=replace(scenario.leased, max_chunk_bytes=_WHOLE_CHUNKS),
         starved_ms=dice.uniform(20, 200),
         mischief=(*scenario.mischief[:2], *_LOST_LEASES),
-        producers=tuple(_patient(plan, dice) for plan in scenario.producers),
+        producers=tuple(_with_short_timeout(plan, dice) for plan in scenario.producers),
     )
 
 
-def _patient(plan: ProducerPlan, dice: Dice) -> ProducerPlan:
+def _with_short_timeout(plan: ProducerPlan, dice: Dice) -> ProducerPlan:
     """A client that gives the agent little time, and waits for the answer for longer than that, as many clients do."""
-    return replace(plan, timeout_ms=dice.pick((300.0, 800.0)), patience=plan.patience if plan.idempotent else 2.0)
+    return replace(plan, timeout_ms=dice.pick((300.0, 800.0)), wait_factor=plan.wait_factor if plan.idempotent else 2.0)
 
 
 def _expiring(scenario: Scenario, dice: Dice) -> Scenario:
@@ -352,6 +352,6 @@ def _producer(dice: Dice) -> ProducerPlan:
         attempts=dice.pick((1, 4, 20)),
         in_flight=dice.pick((1, 3, 5)),
         timeout_ms=dice.pick((300.0, 800.0, 2500.0)),
-        patience=2.0 if kind is ClientKind.LIBRDKAFKA else 1.0,
+        wait_factor=2.0 if kind is ClientKind.LIBRDKAFKA else 1.0,
         delivery_timeout_ms=dice.pick((None, None, 1500.0, 4000.0)),
     )

@@ -39,7 +39,7 @@ _METADATA_PAUSE_S: Final = 0.05
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Batch:
+class SimBatch:
     """One batch on its way. ``sequence`` is -1 until it has one."""
 
     key: PartitionKey
@@ -78,7 +78,7 @@ class Session(ABC):
         self.producer_id = producer_id
         self.broken = ""
         """Why the client cannot go on: what librdkafka calls a fatal error."""
-        self.unfinished: dict[Batch, None] = {}
+        self.unfinished: dict[SimBatch, None] = {}
         """Neither acknowledged nor given up."""
         self._requests: dict[str, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -88,27 +88,27 @@ class Session(ABC):
     # What the kinds of client differ in.
 
     @abstractmethod
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: SimBatch) -> None:
         """The application has written something."""
 
     @abstractmethod
-    def next_requests(self) -> Iterator[tuple[SimAgent, list[Batch]]]:
+    def next_requests(self) -> Iterator[tuple[SimAgent, list[SimBatch]]]:
         """What may be sent now. Every batch that is returned is in flight from then on."""
 
     @abstractmethod
-    def answered(self, batch: Batch, outcome: Appended | StreamHouseError | None) -> None: ...
+    def answered(self, batch: SimBatch, outcome: Appended | StreamHouseError | None) -> None: ...
 
     @abstractmethod
-    def unanswered(self, batch: Batch) -> None:
+    def unanswered(self, batch: SimBatch) -> None:
         """Its connection ended first."""
 
     @abstractmethod
-    def forget(self, batch: Batch) -> None:
+    def forget(self, batch: SimBatch) -> None:
         """Its topic is gone, or the application has given up; it is not in flight."""
 
     # What they share.
 
-    def take(self, batch: Batch) -> None:
+    def take(self, batch: SimBatch) -> None:
         self.unfinished[batch] = None
         self.add(batch)
         self._wake.set()
@@ -146,10 +146,10 @@ class Session(ABC):
             self.client.doubts = True
         return found
 
-    def finished(self, batch: Batch) -> None:
+    def finished(self, batch: SimBatch) -> None:
         self.unfinished.pop(batch, None)
 
-    def acknowledged(self, batch: Batch, appended: Appended | None) -> None:
+    def acknowledged(self, batch: SimBatch, appended: Appended | None) -> None:
         """None: the client knows that it was written, and not where."""
         self.finished(batch)
         write = batch.write
@@ -164,7 +164,7 @@ class Session(ABC):
         where = "without an offset" if appended is None else f"by {appended.agent} at {appended.base_offset}"
         self.world.note(f"{write.values[0]} acknowledged {where}")
 
-    def heard(self, batch: Batch, error: StreamHouseError) -> None:
+    def heard(self, batch: SimBatch, error: StreamHouseError) -> None:
         """An error came back: is what the client knows about leaders out of date?"""
         batch.write.error = f"{error.kafka_code}: {error}"
         self.world.note(f"{batch.write.values[0]} gets {error.kafka_code}")
@@ -176,7 +176,7 @@ class Session(ABC):
         elif error.kafka_code in OUTDATED:
             self.client.doubts = True
 
-    def back_off(self, batch: Batch) -> None:
+    def back_off(self, batch: SimBatch) -> None:
         batch.not_before_ms = self.world.now_ms() + self.dice.uniform(*_BACKOFF_MS)
 
     def still_there(self, key: PartitionKey) -> bool:
@@ -200,13 +200,13 @@ class Session(ABC):
             self._wake.set()
             await asyncio.sleep(_METADATA_PAUSE_S)
 
-    def _start(self, agent: SimAgent, batches: Sequence[Batch]) -> None:
+    def _start(self, agent: SimAgent, batches: Sequence[SimBatch]) -> None:
         self._requests[agent.name] = self._requests.get(agent.name, 0) + 1
         task = asyncio.create_task(self._send(agent, batches))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _send(self, agent: SimAgent, batches: Sequence[Batch]) -> None:
+    async def _send(self, agent: SimAgent, batches: Sequence[SimBatch]) -> None:
         encoded: list[tuple[PartitionKey, bytes]] = []
         for batch in batches:
             batch.sent += 1
@@ -219,7 +219,7 @@ class Session(ABC):
         try:
             outcomes = await self.client.connection(agent).ask(
                 lambda server, connection: server.produce(connection.server, encoded, plan.acks, plan.timeout_ms),
-                timeout_ms=plan.patience * plan.timeout_ms,
+                timeout_ms=plan.wait_factor * plan.timeout_ms,
             )
         except (Unanswered, Unreachable) as error:
             self.client.doubts = True
@@ -239,7 +239,7 @@ class Session(ABC):
             self._requests[agent.name] -= 1
             self._wake.set()
 
-    def _hear(self, batch: Batch, outcome: Appended | StreamHouseError | None) -> None:
+    def _hear(self, batch: SimBatch, outcome: Appended | StreamHouseError | None) -> None:
         if isinstance(outcome, StreamHouseError):
             self.heard(batch, outcome)
         if batch in self.unfinished:

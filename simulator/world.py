@@ -12,7 +12,7 @@ from simulator.agent import SimAgent
 from simulator.checker import records_in
 from simulator.dice import Dice
 from simulator.evidence import dump, raw_partition, restore, stored_objects
-from simulator.history import Committed, History, Key, Led, Undone
+from simulator.history import Committed, Key, Led, SimHistory, Undone
 from simulator.loop import SimClock, SimLoop
 from simulator.metadata import SharedMetadata
 from simulator.scenario import Scenario
@@ -67,7 +67,7 @@ class World:
         self.loop = loop
         self.dice = dice
         self.scenario = scenario
-        self.history = History(
+        self.history = SimHistory(
             wal_is_durable=scenario.durability is Durability.WAL, overtaken_come_back=not scenario.compacted
         )
         self.notes: list[Noted] | None = [] if keep_notes else None

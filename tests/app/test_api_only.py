@@ -15,13 +15,13 @@ from streamhouse.gateway.kafka.wire.message import Message
 from streamhouse.gateway.kafka.wire.schema import read_response, write_request
 from streamhouse.wire.records import Record, build_batch
 
-PATIENCE_S = 60
+WAIT_S = 60
 PORT: dict[str, Any] = {"kafka_enabled": True, "kafka_listen": "127.0.0.1:0"}
 
 
 async def ask(address: str, api: int, version: int, /, **fields: Any) -> Message:
     host, _, port = address.rpartition(":")
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_S):
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(request_frame(api, version, 1, "test", write_request(api, version, fields)))
         body = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
@@ -47,7 +47,7 @@ async def test_s3_6_a_server_without_an_agent_tells_clients_where_the_agents_are
             assert [f"{broker.host}:{broker.port}" for broker in found.brokers] == [agents_address]
             (partition,) = found.topics[0].partitions
             assert (partition.error_code, partition.leader_id) == (0, found.brokers[0].node_id)
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(WAIT_S):
                 while (coordinator := await ask(address, 10, 3, key="my-group", key_type=0)).error_code:  # noqa: ASYNC110
                     await asyncio.sleep(0.1)  # as clients do: it answers within 50 ms, known or not
             assert f"{coordinator.host}:{coordinator.port}" == agents_address
@@ -58,7 +58,7 @@ async def test_s3_6_a_server_without_an_agent_tells_clients_where_the_agents_are
             code = refused.responses[0].partition_responses[0].error_code
             assert code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(WAIT_S):
                 producer = AIOKafkaProducer(bootstrap_servers=address)
                 await producer.start()
                 await producer.send_and_wait("t", b"through the server")

@@ -23,7 +23,7 @@ from streamhouse.metadata.contract import Entry, ScanRange
 from streamhouse.testing.plugin import RunningStreamHouse, running
 from streamhouse.wire.records import Record
 
-PATIENCE_S = 60.0
+WAIT_S = 60.0
 BEFORE, BAD, ALL = list(range(10)), range(10, 20), list(range(30))
 
 
@@ -48,7 +48,7 @@ def platform(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Running
         }
     with running(options) as ready:
         topic = ready.run(ready.api.create_topic("orders", 2))
-        assert ready.run(ready.api.agent.wait_leading(topic.partition_keys(), timeout_s=PATIENCE_S))
+        assert ready.run(ready.api.agent.wait_leading(topic.partition_keys(), timeout_s=WAIT_S))
         for partition, first in ((0, 0), (0, 10), (0, 20), (1, 0)):
             records = [Record(value=b"%d" % number, timestamp_ms=1_000 + number) for number in range(first, first + 10)]
             ready.run(ready.api.produce_batch("orders", partition, records))
@@ -112,7 +112,7 @@ class Rd:
         self.failed: list[tuple[int, int]] = []
 
     def poll_until(self, reached: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + PATIENCE_S
+        deadline_s = time.monotonic() + WAIT_S
         while not reached():
             assert time.monotonic() < deadline_s, (self.read, self.errors)
             message = self.client.poll(0.1)
@@ -149,7 +149,7 @@ def stats(platform: RunningStreamHouse) -> ReaderStats:
 
 
 def wait_until_well(platform: RunningStreamHouse) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
+    deadline_s = time.monotonic() + WAIT_S
     while health(platform)[0] is not HealthState.OK:
         assert time.monotonic() < deadline_s, health(platform)
         time.sleep(0.05)
@@ -184,7 +184,7 @@ def test_a_librdkafka_consumer_gets_an_error_and_goes_on_when_the_object_is_rest
         assert set(reader.failed) == {(0, 10)}
         assert reader.read[0] == BEFORE
         with pytest.raises(KafkaException) as caught:
-            reader.client.offsets_for_times([TopicPartition("orders", 0, 1_015)], timeout=PATIENCE_S)
+            reader.client.offsets_for_times([TopicPartition("orders", 0, 1_015)], timeout=WAIT_S)
         assert caught.value.args[0].code() == KafkaError.INVALID_MSG
         check_told(platform, victim, caplog)
 
@@ -223,7 +223,7 @@ def test_an_aiokafka_consumer_warns_and_stays_and_goes_on_when_the_object_is_res
             read: dict[int, list[int]] = {0: [], 1: []}
 
             async def poll_until(reached: Callable[[], bool]) -> None:
-                async with asyncio.timeout(PATIENCE_S):
+                async with asyncio.timeout(WAIT_S):
                     while not reached():
                         for partition, records in (await consumer.getmany(timeout_ms=100)).items():
                             read[partition.partition] += [record.offset for record in records]
@@ -275,7 +275,7 @@ def test_an_operator_may_set_a_consumer_past_the_damage_or_delete_the_records(pl
 
         admin = AdminClient({"bootstrap.servers": platform.api.kafka_addresses[0]})
         (deleted,) = admin.delete_records([TopicPartition("orders", 0, 20)]).values()
-        assert deleted.result(PATIENCE_S).low_watermark == 20
+        assert deleted.result(WAIT_S).low_watermark == 20
         other.poll_until(lambda: len(other.read[0]) >= 20)  # by its auto.offset.reset
         assert other.read[0] == BEFORE + ALL[20:]
         wait_until_well(platform)

@@ -17,7 +17,7 @@ from streamhouse.core.errors import ConfigError, NotLeader
 from streamhouse.gateway.kafka.codes import ErrorCode
 from streamhouse.wire.records import Record, build_batch
 
-PATIENCE_S = 60
+WAIT_S = 60
 
 
 async def write(address: str, topic: str, partition: int = 0) -> int:
@@ -78,7 +78,7 @@ async def test_python_reads_what_another_agent_leads_and_does_not_write_it(
         def led_by_a() -> list[int]:
             return [key.partition for key in topic.partition_keys() if a.agent.log.partition(key) is not None]
 
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_S):
             while not 0 < len(led_by_a()) < 16:  # noqa: ASYNC110 -- both have some
                 await asyncio.sleep(0.05)
             while True:  # a partition may move once more

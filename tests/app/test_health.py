@@ -23,13 +23,13 @@ from streamhouse.gateway.admin.health import Readiness
 from streamhouse.log.reader.damage import HEALTH
 from streamhouse.testing.services import PostgresService, S3Service
 
-PATIENCE_S = 120
+WAIT_S = 120
 ADMIN: dict[str, Any] = {"admin_enabled": True, "admin_listen": "127.0.0.1:0"}
 
 
 async def get(sh: StreamHouse, path: str) -> tuple[int, str]:
     def ask() -> tuple[int, str]:
-        connection = http.client.HTTPConnection(sh.admin_addresses[0], timeout=PATIENCE_S)
+        connection = http.client.HTTPConnection(sh.admin_addresses[0], timeout=WAIT_S)
         try:
             connection.request("GET", path)
             answer = connection.getresponse()
@@ -42,7 +42,7 @@ async def get(sh: StreamHouse, path: str) -> tuple[int, str]:
 
 async def until(sh: StreamHouse, status: int) -> dict[str, Any]:
     """Ask for the readiness until it has this status."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_S):
         while (found := await get(sh, "/readyz"))[0] != status:  # noqa: ASYNC110 -- as an orchestrator does
             await asyncio.sleep(0.2)
     said: dict[str, Any] = json.loads(found[1])

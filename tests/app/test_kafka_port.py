@@ -16,7 +16,7 @@ from streamhouse.app.front_ends import listeners
 from streamhouse.core.errors import ConfigError
 from streamhouse.core.settings import resolve
 
-PATIENCE_S = 60
+WAIT_S = 60
 LOCAL = {"kafka_enabled": True, "kafka_listen": "127.0.0.1:0"}
 
 
@@ -72,7 +72,7 @@ async def test_records_written_by_a_client_are_there_after_a_restart_on_the_same
             clients.push_async_callback(producer.stop)
             await producer.send_and_wait("t", b"before")
         async with StreamHouse.open(data_dir=str(tmp_path), kafka_enabled=True, kafka_listen=address) as sh:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(WAIT_S):
                 await producer.send_and_wait("t", b"after")
             assert [record.value for record in await sh.read("t", 0, 0)] == [b"before", b"after"]
             await clients.aclose()
@@ -112,7 +112,7 @@ async def test_s3_17_a_producer_notices_nothing_when_an_agent_joins_and_leaves_i
                     await producer.send_and_wait("t", str(sent[partition]).encode(), partition=partition)
                     sent[partition] += 1
 
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_S):
             await write(2)
             async with fleet_agent(tmp_path, postgres_database, "b") as b:
                 while not leaders >= {"a", "b"}:
@@ -139,7 +139,7 @@ async def values(address: str, partition: int, count: int) -> list[bytes | None]
         consumer.assign([source])
         await consumer.seek_to_beginning(source)
         assert (await consumer.end_offsets([source]))[source] == count
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_S):
             return [(await consumer.getone()).value for _ in range(count)]
     finally:
         await consumer.stop()

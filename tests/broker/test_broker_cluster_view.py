@@ -30,7 +30,7 @@ from streamhouse.metadata.contract import (
 )
 from streamhouse.metadata.opening import open_metadata
 
-PATIENCE_S = 30
+WAIT_S = 30
 ME = UUID(int=1)
 WAL = UUID(int=9)
 
@@ -39,7 +39,7 @@ CALLER = Caller(protocol="test")
 
 async def eventually(what: str, check: Callable[[], bool]) -> None:
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_S):
             while not check():  # noqa: ASYNC110 -- it looks from outside, as a client does
                 await asyncio.sleep(0.01)
     except TimeoutError:
@@ -152,7 +152,7 @@ async def test_a_store_that_does_not_answer_is_not_waited_for(
         topic = await make_topic(metadata, "t")
         view.learned(topic)
         monkeypatch.setattr(metadata, "list_leases", hangs)
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_S):
             await asyncio.gather(*(view.find_leaders([topic], timeout_s=0.01) for _ in range(20)))
         assert view.leaders_of(topic) == [(-1, -1), (-1, -1)]
 
@@ -393,7 +393,7 @@ async def test_waiting_for_leaders_ends_with_the_last_one_or_in_time(metadata: M
         first, second = topic.partition_keys()
         await lead(metadata, "other", [first])
         assert not await view.wait_led([first, second], timeout_s=0.05)
-        waiting = asyncio.create_task(view.wait_led([first, second], timeout_s=PATIENCE_S))
+        waiting = asyncio.create_task(view.wait_led([first, second], timeout_s=WAIT_S))
         await lead(metadata, "other", [second])
         assert await waiting
 

@@ -19,7 +19,7 @@ from chaos_liar import LiarProxy
 from streamhouse.testing.services.ports import free_ports
 
 PROGRAM = [sys.executable, "-m", "streamhouse"]
-PATIENCE_S = 120.0
+WAIT_S = 120.0
 
 
 def clean_environment() -> dict[str, str]:
@@ -65,7 +65,7 @@ def dev_node(directory: Path, *, port: int, advertised: int) -> Iterator[int]:
 
 
 def wait_for(what: str, check: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
+    deadline_s = time.monotonic() + WAIT_S
     while not check():
         assert time.monotonic() < deadline_s, f"not in time: {what}"
         time.sleep(0.1)

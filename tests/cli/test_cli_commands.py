@@ -222,13 +222,14 @@ class TestTopicConfigs:
     def test_json_says_which_are_inert(self, streamhouse) -> None:  # type: ignore[no-untyped-def]
         rows = {row["name"]: row for row in json.loads(streamhouse("topic-configs", "--output", "json").stdout)}
         assert rows["min.insync.replicas"]["inert"] is True
+        assert (rows["max.message.bytes"]["inert"], rows["max.message.bytes"]["inert_reason"]) == (False, "")
         assert rows["retention.ms"] | {"documentation": ""} == {
             "name": "retention.ms",
             "type": "LONG",
             "default": "86400000",
             "valid": "at least -1",
-            "inert": False,
-            "inert_reason": "",
+            "inert": True,
+            "inert_reason": "deleting old records by age and size is not built yet",
             "immutable": False,
             "synonyms": ["log.retention.ms", "log.retention.minutes", "log.retention.hours"],
             "documentation": "",

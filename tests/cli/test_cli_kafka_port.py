@@ -17,7 +17,7 @@ import pytest
 from streamhouse.cli.commands.serve import first_steps
 
 BIN = Path(sys.executable).parent
-PATIENCE_S = 60
+WAIT_S = 60
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def dev(data_dir: Path, *flags: str) -> Iterator[str]:
             yield "".join(said)
         finally:
             process.send_signal(signal.SIGTERM)
-            said.append(process.communicate(timeout=PATIENCE_S)[1])
+            said.append(process.communicate(timeout=WAIT_S)[1])
     assert process.returncode == 0, "".join(said)
 
 
@@ -46,7 +46,7 @@ def paste(lines: str, working_dir: Path) -> str:
         ["bash", "-euo", "pipefail", "-c", lines],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=WAIT_S,
         check=False,
         cwd=working_dir,
         env={"PATH": os.environ["PATH"]},
@@ -76,7 +76,7 @@ def test_a_port_that_is_taken_is_one_line_that_says_what_to_do(tmp_path: Path) -
             [str(BIN / "streamhouse"), "dev", "--data-dir", str(tmp_path), "--kafka-listen", f"127.0.0.1:{port}"],
             capture_output=True,
             text=True,
-            timeout=PATIENCE_S,
+            timeout=WAIT_S,
             check=False,
         )
     assert done.returncode not in (0, -9)
@@ -91,7 +91,7 @@ def test_a_port_for_the_network_needs_an_explicit_word(tmp_path: Path) -> None:
         [str(BIN / "streamhouse"), "dev", "--data-dir", str(tmp_path), "--kafka-listen", "0.0.0.0:0"],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=WAIT_S,
         check=False,
     )
     assert done.returncode not in (0, -9)
@@ -109,7 +109,7 @@ def test_the_door_can_be_left_out(tmp_path: Path) -> None:
             if line.startswith("ready"):
                 break
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=PATIENCE_S)
+        process.communicate(timeout=WAIT_S)
     assert "kafka       not served by this process\n" in said
 
 
@@ -138,10 +138,10 @@ def test_s3_6_a_server_without_an_agent_says_ready_and_answers(tmp_path: Path) -
                 break
         address = re.search(r"^kafka +(\S+):(\d+)$", "".join(said), re.MULTILINE)
         assert address is not None, said
-        with socket.create_connection((address[1], int(address[2])), timeout=PATIENCE_S) as client:
+        with socket.create_connection((address[1], int(address[2])), timeout=WAIT_S) as client:
             client.sendall(bytes.fromhex("0000000a 0012 0000 00000007 0000"))  # ApiVersions 0, correlation id 7
             answer = client.recv(10)
             assert answer[4:] == bytes.fromhex("00000007 0000"), "no error"
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=PATIENCE_S)
+        process.communicate(timeout=WAIT_S)
     assert process.returncode == 0

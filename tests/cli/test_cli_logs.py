@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import Producer
 
 BIN = Path(sys.executable).parent
-PATIENCE_S = 60
+WAIT_S = 60
 READY = "ready; Ctrl-C or SIGTERM stops it in order\n"
 
 
@@ -41,7 +41,7 @@ def process(*command: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
 
 def end(running: subprocess.Popen[str]) -> list[str]:
     """What it says from here to its end; the lines for people to paste are left out."""
-    said = running.communicate(timeout=PATIENCE_S)[1]
+    said = running.communicate(timeout=WAIT_S)[1]
     return re.sub(r"\nWrite and read with kcat:.*?\nPY\n\n", "", said, flags=re.DOTALL).splitlines()
 
 
@@ -80,7 +80,7 @@ def test_a_disk_that_fails_is_told_of_at_once_and_not_only_at_the_end(tmp_path: 
         assert address is not None
         producer = Producer({"bootstrap.servers": address[1], "message.timeout.ms": 5000, "log_level": 0})
         producer.produce("t", b"while there is room", partition=0)
-        assert producer.flush(PATIENCE_S) == 0
+        assert producer.flush(WAIT_S) == 0
         # As a full disk: whatever it writes to a file from now on fails.
         resource.prlimit(running.pid, resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
         producer.produce("t", b"no room", partition=0)

@@ -16,12 +16,12 @@ import pytest
 
 from streamhouse.testing.services.ports import free_ports
 
-PATIENCE_S = 120
+WAIT_S = 120
 
 
 def status(tmp_path: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "streamhouse", "status", *flags]
-    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_S, check=False)
 
 
 @contextmanager

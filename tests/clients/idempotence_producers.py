@@ -21,7 +21,7 @@ with warnings.catch_warnings():
     from kafka import KafkaProducer
     from kafka.errors import KafkaError
 
-PATIENCE_S: Final = 60.0
+WAIT_S: Final = 60.0
 _BACKOFF_MS: Final = 50
 _FILL_BYTES: Final = 100
 """Values are filled up to this length, so that a small batch size of a client means one record in a batch."""
@@ -43,7 +43,7 @@ class Librdkafka:
                 "batch.num.messages": 1,
                 "linger.ms": 0,
                 "retry.backoff.ms": _BACKOFF_MS,
-                "message.timeout.ms": int(PATIENCE_S * 1000),
+                "message.timeout.ms": int(WAIT_S * 1000),
                 "log_level": 0,
             }
         )
@@ -55,7 +55,7 @@ class Librdkafka:
                 self._producer.produce(TOPIC, _filled(value), partition=0, on_delivery=_into(outcomes, value))
             except KafkaException:  # the producer had a fatal error
                 outcomes[value] = False
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + WAIT_S
         while len(outcomes) < len(values):
             assert time.monotonic() < deadline, f"librdkafka reports only {outcomes}"
             with contextlib.suppress(KafkaException):  # a fatal error is raised here too
@@ -80,7 +80,7 @@ class KafkaPython:
 
     def send(self, values: Sequence[str]) -> list[bool]:
         futures = [self._producer.send(TOPIC, _filled(value), partition=0) for value in values]
-        return [_succeeds(lambda future=future: future.get(timeout=PATIENCE_S), KafkaError) for future in futures]
+        return [_succeeds(lambda future=future: future.get(timeout=WAIT_S), KafkaError) for future in futures]
 
     def close(self) -> None:
         self._producer.close(timeout=5)
@@ -121,7 +121,7 @@ class Aiokafka:
         self._loop.close()
 
     def _call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE_S)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(WAIT_S)
 
 
 def _filled(value: str) -> bytes:

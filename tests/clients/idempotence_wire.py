@@ -35,7 +35,7 @@ _VERSIONS: Final = {
     _ALTER_CONFIGS: 1,
     _DESCRIBE_PRODUCERS: 0,
 }
-_PATIENCE_S: Final = 60.0
+_WAIT_S: Final = 60.0
 _PAUSE_S: Final = 0.05
 _LATEST: Final = -1
 _BROKER_CONFIGS: Final = 4
@@ -47,7 +47,7 @@ class RawProducer:
     """One connection. ``send`` does not wait, so that several requests can be in flight."""
 
     def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection((LOOPBACK, port), timeout=_PATIENCE_S)
+        self._socket = socket.create_connection((LOOPBACK, port), timeout=_WAIT_S)
         self._stream = self._socket.makefile("rb")
         self._number = 0
 
@@ -165,7 +165,7 @@ def _records(producer_id: int, batch: Batch) -> bytes:
 
 
 def _until(ask: Callable[[], Any], wanted: Callable[[Any], bool]) -> Any:
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _WAIT_S
     while not wanted(answer := ask()):
         assert time.monotonic() < deadline, f"still {answer}"
         time.sleep(_PAUSE_S)

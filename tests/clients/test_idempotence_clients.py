@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Final
 
 import pytest
-from idempotence_producers import PATIENCE_S, Aiokafka, IdempotentProducer, KafkaPython, Librdkafka
+from idempotence_producers import WAIT_S, Aiokafka, IdempotentProducer, KafkaPython, Librdkafka
 from scripted_broker import LOSE_THE_ANSWER, ScriptedBroker, Sent, Unknown
 
 pytestmark = pytest.mark.filterwarnings("ignore:read_text is deprecated")  # in kafka-python
@@ -78,7 +78,7 @@ def test_r21_librdkafka_counts_a_refused_batch_as_delivered_when_a_later_one_is_
     def script(sent: Sent) -> int | None:
         return NO_ROOM if sent.value == "m0" else None
 
-    broker = ScriptedBroker(unknown=TAKEN, script=script, hold_until=5, hold_s=PATIENCE_S)
+    broker = ScriptedBroker(unknown=TAKEN, script=script, hold_until=5, hold_s=WAIT_S)
     with broker, producing("librdkafka", broker) as made:
         assert made.send(FIVE) == [True] * 5
         assert broker.log == FIVE[1:]

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-END_PATIENCE_S: Final = 180.0
+END_WAIT_S: Final = 180.0
 _POLL_S: Final = 0.05
 _QUIET: Final = {"log_level": 2}  # that agents are gone for a while is the story, not a line each
 _COMMIT_EVERY_S: Final = 0.2
@@ -90,7 +90,7 @@ class KafkaClient:
 
     def join(self) -> None:
         self._ending.set()
-        self._thread.join(END_PATIENCE_S)
+        self._thread.join(END_WAIT_S)
         assert not self._thread.is_alive(), f"{self.name} does not end"
 
     def _live(self) -> None:
@@ -143,7 +143,7 @@ class KafkaProducer(KafkaClient):
                 self._client.produce(self._topic, value.encode(), partition=partition, on_delivery=self._delivered)
             number += 1
             self._client.poll(self._pause_s)
-        left = self._client.flush(END_PATIENCE_S / 2)
+        left = self._client.flush(END_WAIT_S / 2)
         if left:
             self._ledger.contradictions.append(f"{self.name}: {left} records were never delivered")
 
@@ -259,7 +259,7 @@ class KafkaMember(KafkaClient):
 def read_back(bootstrap: str, topic: str, partitions: int) -> dict[int, list[str]]:
     """Everything there is now, by a consumer that has nothing to do with the others. Offsets must be dense."""
     client = _lone_consumer(bootstrap)
-    deadline_s = time.monotonic() + END_PATIENCE_S
+    deadline_s = time.monotonic() + END_WAIT_S
     try:
         ends = _ends(client, topic, partitions)
         found: dict[int, list[str]] = {partition: [] for partition in ends}
@@ -298,7 +298,7 @@ def _lone_consumer(bootstrap: str) -> Consumer:
 
 
 def _ends(client: Consumer, topic: str, partitions: int) -> dict[int, int]:
-    deadline_s = time.monotonic() + END_PATIENCE_S
+    deadline_s = time.monotonic() + END_WAIT_S
     return {partition: _end(client, TopicPartition(topic, partition), deadline_s) for partition in range(partitions)}
 
 

@@ -15,7 +15,7 @@ NOT_LEADER: Final = 6
 _PRODUCE: Final = 0
 _VERSION: Final = 13
 _CONSUMER_HEARTBEAT: Final = 68
-_PATIENCE_S: Final = 180.0
+_WAIT_S: Final = 180.0
 _HEADER_BYTES: Final = 5  # of an answer: correlation id, no tagged fields
 
 
@@ -73,7 +73,7 @@ class RawClient:
         return int(read_response(_CONSUMER_HEARTBEAT, 1, memoryview(await self._body())).error_code)
 
     async def _body(self) -> bytes:
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(_WAIT_S):
             size = int.from_bytes(await self._reader.readexactly(4), "big")
             return (await self._reader.readexactly(size))[_HEADER_BYTES:]
 

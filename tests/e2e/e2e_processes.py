@@ -20,7 +20,7 @@ _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None)
 _LOG_TAIL_LINES: Final = 25
 _POLL_S: Final = 0.02
-_PATIENCE_S: Final = 180.0
+_WAIT_S: Final = 180.0
 _INHERITED: Final = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR", "STREAMHOUSE_ADMIN_LISTEN")
 
 AGENT_PROGRAM: Final = Path(__file__).with_name("agent_program.py")
@@ -32,7 +32,7 @@ class NotInTime(AssertionError):
 
 
 async def eventually(
-    what: str, check: Callable[[], Awaitable[bool] | bool], *, timeout_s: float = _PATIENCE_S, every_s: float = 0.05
+    what: str, check: Callable[[], Awaitable[bool] | bool], *, timeout_s: float = _WAIT_S, every_s: float = 0.05
 ) -> None:
     """Returns once ``check`` says so. The limit is a safety net, far beyond what it takes."""
     deadline_s = asyncio.get_running_loop().time() + timeout_s
@@ -94,7 +94,7 @@ class Process:
             self.send(signal.SIGKILL)
         await self.exited()
 
-    async def exited(self, *, timeout_s: float = _PATIENCE_S) -> int:
+    async def exited(self, *, timeout_s: float = _WAIT_S) -> int:
         """The exit code; negative for a signal."""
         await eventually(f"{self.name} ends", lambda: not self.alive(), timeout_s=timeout_s, every_s=_POLL_S)
         assert self._child is not None

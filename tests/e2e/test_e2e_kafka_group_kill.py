@@ -23,7 +23,7 @@ DEAD = "a-member-that-died"
 MOST_KILLS = 10
 LIFE_S = 8.0
 GROUPS = {"group.consumer_session_timeout": "20s", "group.consumer_heartbeat": "1s"}
-IMPATIENT = {"reconnect_backoff_max_ms": 500}
+QUICK_RECONNECT = {"reconnect_backoff_max_ms": 500}
 
 
 async def row(kafka: KafkaStage) -> tuple[int, ConsumerSnapshot]:
@@ -48,8 +48,8 @@ async def test_a_dead_member_gives_its_partitions_up_and_the_living_read_on_whil
             await agent.ready()
         await kafka.create_topic(6)
         await kafka.led_by(*team)
-        kafka.producer("idempotent", enable_idempotence=True, acks="all", **IMPATIENT)
-        kafka.group(GROUP, 2, group_protocol="consumer", **IMPATIENT)
+        kafka.producer("idempotent", enable_idempotence=True, acks="all", **QUICK_RECONNECT)
+        kafka.group(GROUP, 2, group_protocol="consumer", **QUICK_RECONNECT)
         await kafka.progress(3)
         await a_member_joins_and_dies(kafka)
         epoch, _ = await row(kafka)

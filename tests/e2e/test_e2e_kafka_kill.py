@@ -21,7 +21,7 @@ from streamhouse.testing.services import S3Service
 
 SINGLE_KILLS = int(os.environ.get("KILLS") or 10)
 FLEET_KILLS = int(os.environ.get("KILLS") or 1)
-IMPATIENT = {"reconnect_backoff_max_ms": 500}
+QUICK_RECONNECT = {"reconnect_backoff_max_ms": 500}
 """The library's ten seconds between attempts would be most of the story."""
 
 
@@ -37,9 +37,9 @@ async def test_r3_dev_killed_under_kafka_clients_loses_nothing_and_reuses_no_off
         node.start()
         await node.ready()
         await kafka.create_topic(3)
-        kafka.producer("all", enable_idempotence=True, acks="all", **IMPATIENT)
-        kafka.producer("one", acks=1, **IMPATIENT)
-        kafka.group("group", 1, **IMPATIENT)
+        kafka.producer("all", enable_idempotence=True, acks="all", **QUICK_RECONNECT)
+        kafka.producer("one", acks=1, **QUICK_RECONNECT)
+        kafka.group("group", 1, **QUICK_RECONNECT)
         for _ in range(SINGLE_KILLS):
             await kafka.progress(3)
             await asyncio.sleep(rng.uniform(0.0, 0.3))
@@ -72,9 +72,9 @@ async def test_r9_agents_killed_under_kafka_clients_lose_and_double_nothing(
             await agent.ready()
         await kafka.create_topic(4)
         await kafka.led_by(*team)
-        kafka.producer("idempotent", enable_idempotence=True, acks="all", **IMPATIENT)
-        kafka.group("classic", 2, **IMPATIENT)
-        kafka.group("new", 2, group_protocol="consumer", **IMPATIENT)
+        kafka.producer("idempotent", enable_idempotence=True, acks="all", **QUICK_RECONNECT)
+        kafka.group("classic", 2, **QUICK_RECONNECT)
+        kafka.group("new", 2, group_protocol="consumer", **QUICK_RECONNECT)
         for number in range(FLEET_KILLS):
             await kafka.progress(3)
             await asyncio.sleep(rng.uniform(0.0, 0.3))

@@ -13,14 +13,14 @@ from simulator.history import (
     Committed,
     DiskLost,
     GivenUp,
-    History,
     Key,
     Led,
     Leftovers,
     RawEntry,
     RawPartition,
     Read,
-    Taken,
+    SimHistory,
+    TakenBatch,
     Undone,
     Write,
 )
@@ -40,7 +40,7 @@ class Story:
     """
 
     def __init__(self) -> None:
-        self.history = History(every_agent_led_last=True)
+        self.history = SimHistory(every_agent_led_last=True)
         self.entries: list[RawEntry] = []
         self.objects: dict[str, bytes] = {}
         self.high_watermark = 6
@@ -56,7 +56,7 @@ class Story:
             write("q", ["f"], offset=5, at_ms=700, by="B", epoch=2, sequence=1),
         ]
         self.history.reads.append(read(0, ["a", "b", "c"]))
-        self.history.taken.append(Taken(key=KEY, epoch=1, agent="A", at_ms=100))
+        self.history.taken.append(TakenBatch(key=KEY, epoch=1, agent="A", at_ms=100))
         self.history.committed.append(Committed(key=KEY, epoch=1, base_offset=0, end_offset=1, at_ms=110))
 
     def blob(self, name: str, base_offset: int, values: list[str], *, epoch: int) -> None:
@@ -196,7 +196,7 @@ def writes_at_the_same_time_are_in_any_order(story: Story) -> None:
 
 def r20_the_stores_clock_was_set_forward(story: Story) -> None:
     story.history.store_clock_set_ms.append(450)
-    story.history.taken.append(Taken(key=KEY, epoch=1, agent="A", at_ms=510))
+    story.history.taken.append(TakenBatch(key=KEY, epoch=1, agent="A", at_ms=510))
 
 
 def undone(base_offset: int, end_offset: int, at_ms: float) -> Undone:
@@ -393,7 +393,7 @@ def an_epoch_that_comes_again(story: Story) -> None:
 
 
 def r20_a_write_taken_after_another_began_to_lead(story: Story) -> None:
-    story.history.taken.append(Taken(key=KEY, epoch=1, agent="A", at_ms=501))
+    story.history.taken.append(TakenBatch(key=KEY, epoch=1, agent="A", at_ms=501))
 
 
 def r6_an_object_that_is_gone(story: Story) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from simulator.agent import Parts, SimAgent
-from simulator.connections import Connection, Unanswered, Unreachable
+from simulator.connections import SimConnection, Unanswered, Unreachable
 from simulator.dice import Dice
 from simulator.loop import SimLoop
 from simulator.scenario import draw_scenario
@@ -20,10 +20,10 @@ def answered(seed: int) -> list[bool]:
     agent = world.agents[0]
     agent.lane = loop.lane(agent.name)
     agent.parts = object.__new__(Parts)  # the agent runs; these requests do not look at it
-    connection = Connection(world, Dice(seed), agent)
+    connection = SimConnection(world, Dice(seed), agent)
     found: list[bool] = []
 
-    async def serve(server: SimAgent, connection: Connection) -> None:
+    async def serve(server: SimAgent, connection: SimConnection) -> None:
         return None
 
     async def main() -> None:
@@ -42,11 +42,11 @@ def served_behind_a_refusal(seed: int) -> list[int]:
     world = World(loop, Dice(seed), replace(draw_scenario(seed), lost_answers=0.0, stalls=0.0))
     agent = world.agents[0]
     agent.lane = loop.lane(agent.name)
-    connection = Connection(world, Dice(seed), agent)
+    connection = SimConnection(world, Dice(seed), agent)
     served: list[int] = []
 
     async def ask(number: int) -> None:
-        async def serve(server: SimAgent, connection: Connection) -> None:
+        async def serve(server: SimAgent, connection: SimConnection) -> None:
             served.append(number)
 
         try:

@@ -8,7 +8,7 @@ import pytest
 
 from simulator.dice import Dice
 from simulator.disk import SimDisk
-from simulator.ledger import Ledger
+from simulator.ledger import WalLedger
 from streamhouse.core.errors import WalInUse
 
 
@@ -113,7 +113,7 @@ def test_rot_flips_one_bit() -> None:
     ],
 )
 def test_r12_the_ledger_knows_what_must_come_back(recovered: list[tuple[int, bytes]], wrong: list[str]) -> None:
-    ledger = Ledger()
+    ledger = WalLedger()
     for lsn, batch in ((1, b"one"), (2, b"two"), (3, b"three")):
         ledger.write(lsn, batch)
     ledger.synced(2)
@@ -122,7 +122,7 @@ def test_r12_the_ledger_knows_what_must_come_back(recovered: list[tuple[int, byt
 
 
 def test_r12_what_came_back_once_must_come_back_again() -> None:
-    ledger = Ledger()
+    ledger = WalLedger()
     ledger.write(1, b"one")
     assert ledger.judge([(1, b"one")]) == [], "never synced by its own process, but found and synced by this one"
     assert ledger.judge([]) == ["LSNs [1] were synced, not settled, and are gone"]

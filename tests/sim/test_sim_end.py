@@ -7,7 +7,7 @@ from dataclasses import replace
 from simulator.agent import SimAgent
 from simulator.errands import Errands
 from simulator.history import Write
-from simulator.run import Outcome, run_seed
+from simulator.run import SeedOutcome, run_seed
 from simulator.scenario import Scenario, draw_scenario
 from simulator.world import World, key_of
 from streamhouse.metadata.contract import Durability
@@ -24,7 +24,7 @@ def calm_fleet() -> Scenario:
     )
 
 
-def run_with(times: int) -> Outcome:
+def run_with(times: int) -> SeedOutcome:
     """The first agent gives a partition up in its last flush, so many times. Each time its WAL holds an uncommitted
     acks=1 record."""
     left = times

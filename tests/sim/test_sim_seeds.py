@@ -10,7 +10,7 @@ import pytest
 from simulator.__main__ import main
 from simulator.mutant import Mutant
 from simulator.mutants import LIKELY_SEEDS, MOST_SEEDS, MUTANTS, hunt_likely_first
-from simulator.run import Outcome, run_seed
+from simulator.run import SeedOutcome, run_seed
 from simulator.scenario import Errand, Mischief, draw_scenario
 
 pytestmark = pytest.mark.timeout(1800)  # a hunt takes minutes on a machine that is busy with other things
@@ -19,7 +19,7 @@ CHUNK = 50
 
 
 @cache
-def outcome_of(seed: int) -> Outcome:
+def outcome_of(seed: int) -> SeedOutcome:
     return run_seed(seed)
 
 

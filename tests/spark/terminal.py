@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-PATIENCE_S = 300
+WAIT_S = 300
 _CSI = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])|\x1b[()][A-Z0-9]|\x1b[=>]")
 
 
@@ -58,7 +58,7 @@ class Terminal:
         return screen_of(self.raw, rows=self.rows)
 
     def wait_for(self, what: Callable[[list[str]], bool]) -> list[str]:
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + WAIT_S
         while not what(seen := self.screen()):
             assert time.monotonic() < until, "\n".join(seen)
             assert self.process.poll() is None or what(self.screen()), "\n".join(self.screen())

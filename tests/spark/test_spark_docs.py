@@ -22,7 +22,7 @@ from streamhouse.spark.sink_options import parse_write_options
 
 DOCS = Path(__file__).parents[2] / "docs"
 BIN = Path(sys.executable).parent
-PATIENCE_S = 500
+WAIT_S = 500
 
 ONE_DEFAULT = re.compile(r"`([^`]+)`")
 TWO_DEFAULTS = re.compile(r"batch `([^`]+)`, stream `([^`]+)`")
@@ -114,7 +114,7 @@ def dev(directory: Path) -> Iterator[str]:
             yield address
         finally:
             dev.send_signal(signal.SIGTERM)
-            dev.communicate(timeout=PATIENCE_S)
+            dev.communicate(timeout=WAIT_S)
 
 
 def test_the_guides_first_steps_work_when_pasted(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_the_guides_first_steps_work_when_pasted(tmp_path: Path) -> None:
             [sys.executable, "-c", "\n".join(steps).replace("127.0.0.1:9092", address)],
             capture_output=True,
             text=True,
-            timeout=PATIENCE_S,
+            timeout=WAIT_S,
             cwd=tmp_path,
             env={**os.environ, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"},  # quicker where nothing is long
             check=False,

@@ -34,7 +34,7 @@ _GIVE_BACK_S: Final = 5.0
 
 
 class Agent:
-    """Made by ``Agent.start``; ends with ``stop``."""
+    """A running agent. ``Agent.start`` makes it, and ``stop`` ends it."""
 
     def __init__(self, around: Surroundings, made: LogParts, broker: Broker, kafka: FrontEnd | None) -> None:
         self.wal = made.wal
@@ -48,7 +48,7 @@ class Agent:
         self.kafka = kafka
         """None unless it was asked for."""
         self.left_behind = ""
-        """What is not in the log after ``stop``, in one line for people."""
+        """One line for people that says what is not in the log after ``stop``."""
         self._recovered = made.recovered
         self._stop_timeout_s = around.settings.agent.stop_timeout_ms / 1000
         self._wal_dir = around.wal_dir
@@ -131,7 +131,7 @@ class Agent:
             await self._parts.aclose()  # also when the graceful part is cut short
 
     def recovery(self) -> str:
-        """What the start found in the WAL, in one line for people."""
+        """One line for people that says what the start found in the WAL."""
         # An agent of a fleet leads nothing yet when it has started, so it could only say that nothing was replayed.
         replayed = self.log.stats.replayed_batches if self._leads_all else None
         return recovery_line(self._recovered, replayed=replayed)

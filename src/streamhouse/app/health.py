@@ -55,7 +55,7 @@ _STATES: Final = {
 
 
 class ProcessHealth:
-    """Belongs to one process. Exists before its parts do."""
+    """The health of one process. It exists before the parts of the process do."""
 
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
@@ -64,7 +64,7 @@ class ProcessHealth:
         self._state = HealthState.STARTING
         self._changed_ms = clock.wall_ms()
         self._problems = Problems(clock=clock)
-        """Those of a process without an agent; an agent's membership has its own."""
+        """The problems of a process without an agent. An agent's membership has its own list."""
         self._probe: asyncio.Task[None] | None = None
         self._probed_ms: int | None = None
 
@@ -76,7 +76,7 @@ class ProcessHealth:
         self._change(HealthState.OK)
 
     async def stops(self) -> None:
-        """Called before the parts stop: from here on no store is asked."""
+        """The process calls this before its parts stop: from here on the health asks no store."""
         self._change(HealthState.STOPPING)
         self._stores = None
         probe, self._probe = self._probe, None
@@ -95,7 +95,7 @@ class ProcessHealth:
         return self.known()
 
     def known(self) -> HealthReport:
-        """What is known now. Asks nothing."""
+        """Return what is known now, without asking a store."""
         found: dict[str, HealthProblem] = {}
         for problem in (*self._of_states(), *(self._of_outage(outage) for outage in self._outages())):
             earlier = found.get(problem.what)

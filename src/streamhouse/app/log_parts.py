@@ -67,7 +67,7 @@ class AgentIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What an agent is given and does not own."""
+    """The values that an agent gets from its process, which owns them."""
 
     settings: Settings
     stores: Stores
@@ -91,9 +91,9 @@ class LogParts:
     log: LeasedLog
     reader: LogReader
     member: FleetMember
-    """Made, not started."""
+    """The membership, which is made and not started."""
     owner: LogOwner
-    """Not attached yet: it also tells the broker of leases, which is made from these parts."""
+    """The owner of leases, not attached yet: it reports them to the broker too, which is made from these parts."""
     topics: TopicWatch
     tail: TailCache
     adoption: Adoption

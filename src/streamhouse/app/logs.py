@@ -52,7 +52,7 @@ class JsonLines(logging.Formatter):
 
 
 class _ProcessHandler(logging.StreamHandler[TextIO]):
-    """Known by its class, so that a second set-up replaces the first."""
+    """The handler of our log. A class of its own lets a second set-up replace the first."""
 
 
 def set_up_logs(settings: LogSettings, *, stream: TextIO | None = None) -> None:

@@ -187,7 +187,7 @@ def _of_partitions(agent: Agent) -> Iterator[Sample]:
 
 
 def _end_offset(agent: Agent, key: PartitionKey) -> int | None:
-    """None if the partition is not led here."""
+    """Return None if this agent does not lead the partition."""
     led = agent.log.partition(key)
     return None if led is None else led.visible_end
 

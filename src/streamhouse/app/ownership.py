@@ -17,7 +17,7 @@ from streamhouse.metadata.contract import Lease, LeaseKey, SlotKey
 
 
 class Routes(Protocol):
-    """Is told which partitions and slots are served here."""
+    """Learns which partitions and slots this agent serves. The owner of the leases calls it."""
 
     def gained(self, lease: Lease) -> None: ...
     def leaving(self, key: LeaseKey) -> None: ...
@@ -25,7 +25,7 @@ class Routes(Protocol):
 
 
 class SlotServer(Protocol):
-    """Serves the groups of coordinator slots."""
+    """Serves the consumer groups of the coordinator slots that this agent holds."""
 
     async def gained(self, lease: Lease, *, guard: LeaseGuard) -> None: ...
     async def losing(self, slot: SlotKey) -> None: ...
@@ -51,7 +51,7 @@ class LogOwner:
         routes: Routes | None = None,
         slots: SlotServer | None = None,
     ) -> None:
-        """Without ``slots``, coordinator slots are held and nothing is done with them."""
+        """Without ``slots``, this agent holds coordinator slots and does nothing with them."""
         self._log, self._member, self._topics = log, member, topics
         self._routes, self._slots = routes, slots
 

@@ -62,7 +62,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Produced:
-    """Where records went: ``count`` of them from ``offset`` on."""
+    """Says where records went: ``count`` records from ``offset`` on."""
 
     topic: str
     partition: int
@@ -83,13 +83,13 @@ class StreamHouse:
         self.clock = clock
         self.randomness = randomness
         self.fatal: Exception | None = None
-        """Why the agent can do nothing more, if so: close, and start anew."""
+        """Why the agent can do nothing more, else None. If it is set, close the platform and open a new one."""
         self.left_behind = ""
         """What was not in the log at the end, and where it is; empty when everything was."""
         self._ended = asyncio.Event()
         self._agent: Agent | None = None
         self._broker: Broker | None = None
-        """None before the opening is complete, and after the end."""
+        """None before the platform is open, and after it is closed."""
         self._kafka: FrontEnd | None = None
         self._caller = Caller(protocol="python", client_id=settings.agent.id or "")
         self._orders: WeakValueDictionary[tuple[str, int], WriteOrder] = WeakValueDictionary()
@@ -114,7 +114,7 @@ class StreamHouse:
 
     @property
     def broker(self) -> Broker:
-        """What every front end of this process calls. Raises InvalidRequest after the end."""
+        """The broker that every front end of this process calls. Raises InvalidRequest after the platform is closed."""
         if self._broker is None:
             raise InvalidRequest(
                 "this StreamHouse is closed", hint="use it within its `async with StreamHouse.open(…)` block"
@@ -423,7 +423,7 @@ def _close(sh: StreamHouse) -> None:
 
 
 def _flags(chosen: Mapping[str, object]) -> dict[str, object]:
-    """Keywords to setting keys."""
+    """Turn keywords of ``open`` into keys of settings."""
     keys = {setting.key.replace(".", "_"): setting.key for setting in SCHEMA}
     for name in chosen:
         if name not in keys:

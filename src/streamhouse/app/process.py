@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     failure: Exception | None
-    """None after a signal, or why the agent could not go on."""
+    """The reason why the agent could not go on; None after a signal."""
     left_behind: str
     """What is not in the log yet, and where it is; empty when everything is."""
 
@@ -108,7 +108,7 @@ def _tell_started(sh: StreamHouse) -> None:
 
 
 def tune() -> None:
-    """What a process whose job is moving batches does with its interpreter and its memory."""
+    """Set up the interpreter and the memory of a process that moves batches."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.freeze()  # what was imported stays: no collection needs to look at it again
     gc.set_threshold(*_GC_THRESHOLDS)

@@ -1,4 +1,4 @@
-"""What a run is told."""
+"""The options of a chaos run."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _STORES: Final = {"metadata.url": "postgresql://127.0.0.1/chaos", "store.url": "
 class Options:
     minutes: float
     agents: int | None
-    """None: the default, or the running fleet's own number."""
+    """The number of agents; None for the default, or for the number of the running fleet."""
     seed: int
     results: Path
     fault_every_s: float

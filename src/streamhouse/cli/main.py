@@ -20,41 +20,43 @@ from streamhouse import __version__
 from streamhouse.cli import conventions
 
 
-class Listed(NamedTuple):
+class ListedCommand(NamedTuple):
     module: str
     """The file in commands/."""
     help: str
 
 
-COMMANDS: Final[Mapping[str, Listed]] = {
-    "chaos": Listed(
+COMMANDS: Final[Mapping[str, ListedCommand]] = {
+    "chaos": ListedCommand(
         "chaos", "Let real Kafka clients write and read while agents and stores fail; then check the log and report."
     ),
-    "demo": Listed(
+    "demo": ListedCommand(
         "demo",
         "Run three agents in this process, kill one, stop one, and show which agent leads what and where the data is.",
     ),
-    "apply": Listed(
+    "apply": ListedCommand(
         "pipeline",
         "Create and update pipelines as a file says. The same file again changes nothing; others stay as they are.",
     ),
-    "dev": Listed("serve", "Run everything in this process, on SQLite and a local directory unless told otherwise."),
-    "agent": Listed(
+    "dev": ListedCommand(
+        "serve", "Run everything in this process, on SQLite and a local directory unless told otherwise."
+    ),
+    "agent": ListedCommand(
         "serve", "Run one agent of a fleet: it takes its share of the partitions and gives them back when it stops."
     ),
-    "server": Listed(
+    "server": ListedCommand(
         "serve", "Run the server; with DISABLE_EMBEDDED_AGENT=1 it leads nothing and leaves that to standalone agents."
     ),
-    "status": Listed(
+    "status": ListedCommand(
         "status", "Show whether a process is ready, what is wrong with it and what to do, and its main figures."
     ),
-    "topic-configs": Listed(
+    "topic-configs": ListedCommand(
         "topic_configs", "List every topic config: type, default, valid values, and whether it has an effect here."
     ),
-    "config": Listed("config", "Show and check the settings."),
-    "pipeline": Listed("pipeline", "SQL from topics into topics, tables and PostgreSQL."),
-    "spark": Listed("spark", "What a Spark cluster needs of StreamHouse."),
-    "table": Listed("table", "Topics as Parquet, Iceberg and Delta tables."),
+    "config": ListedCommand("config", "Show and check the settings."),
+    "pipeline": ListedCommand("pipeline", "SQL from topics into topics, tables and PostgreSQL."),
+    "spark": ListedCommand("spark", "What a Spark cluster needs of StreamHouse."),
+    "table": ListedCommand("table", "Topics as Parquet, Iceberg and Delta tables."),
 }
 
 

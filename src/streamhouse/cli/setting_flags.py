@@ -26,7 +26,7 @@ _PARAMETERS: Final = {setting.key.replace(".", "_"): setting for setting in SCHE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenSettings:
-    """What the command line says about settings."""
+    """The settings that the command line gives."""
 
     flags: Mapping[str, object]
     config_path: Path | None

@@ -61,7 +61,7 @@ class LeasePlan:
     hand_over: dict[LeaseKey, str] = field(default_factory=dict)
     """The agent that each key is handed over to."""
     release: list[LeaseKey] = field(default_factory=list)
-    """Held here, and no agent to hand it over to."""
+    """The leases that this agent holds and can hand over to no agent."""
     give_back: list[HeldLease] = field(default_factory=list)
     """The store says that this agent holds them, but it does not, nor should it: the answer of a call was lost."""
 

@@ -25,10 +25,10 @@ class Mode(StrEnum):
 
 
 class Loss(StrEnum):
-    """Why a leadership ended."""
+    """The reason for which a leadership ended."""
 
     EXPIRED = "expired"
-    """It could not be renewed before its local deadline."""
+    """The agent could not renew the lease before its local deadline."""
     FENCED = "fenced"
     """Another agent leads, or the lease has expired in the store."""
     GONE = "gone"
@@ -36,7 +36,7 @@ class Loss(StrEnum):
     NOT_FLUSHED = "not flushed"
     """``losing`` failed, so it cannot be handed over in order."""
     SUPERSEDED = "superseded"
-    """Another process runs under this agent id."""
+    """Another process runs under the id of this agent."""
     STOPPED = "stopped"
     """This agent stops without waiting."""
     GIVEN_UP = "given up"
@@ -73,7 +73,7 @@ class Timings:
     liveness_timeout_ms: int
     """An agent without a heartbeat for longer counts as dead."""
     lease_ttl_ms: int | None
-    """None for leases that never expire (single node only)."""
+    """The time that a lease is valid; None for leases that never expire (single node only)."""
     renew_interval_ms: int
     assign_interval_ms: int
     transfer_timeout_ms: int
@@ -116,11 +116,11 @@ class HealthState(StrEnum):
     STARTING = "starting"
     OK = "ok"
     DEGRADED = "degraded"
-    """Something fails and is tried again; ``reason`` says what."""
+    """Something fails, and the agent tries it again; ``reason`` says what fails."""
     STOPPING = "stopping"
     STOPPED = "stopped"
     FAILED = "failed"
-    """It leads nothing and never will: restart the process."""
+    """The agent leads nothing and never will again: restart the process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +154,7 @@ class LeaseView:
     stage: str
     valid: bool
     valid_for_ms: int | None
-    """None when it never expires."""
+    """The time that the lease is still valid; None when it never expires."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +173,7 @@ class MemberView:
     live_agents: tuple[str, ...]
     """The agents of every group, as last seen."""
     handing_over: tuple[LeaseKey, ...]
-    """Being handed over to another agent, or planned to be."""
+    """The leases that this agent hands over to another agent, or plans to."""
     taking_over: tuple[LeaseKey, ...]
-    """Accepted from another agent and not held here yet."""
+    """The leases that this agent has accepted from another one and does not hold yet."""
     stats: MemberStats

@@ -34,9 +34,9 @@ class Handed(StrEnum):
     MOVED = "moved"
     """Another agent leads."""
     REFUSED = "refused"
-    """Nothing has changed: this agent still serves."""
+    """The transfer has changed nothing: this agent still serves."""
     RELEASED = "released"
-    """Closed for a transfer that did not complete, and released in the store."""
+    """This agent has closed the partition for a transfer that did not complete, and has released the lease."""
 
 
 class Exchange:
@@ -72,7 +72,7 @@ class Exchange:
         self._offers: dict[UUID, asyncio.Future[Offer]] = {}
 
     def poke(self) -> None:
-        """Something about this agent's transfers may have changed."""
+        """Wake the exchange, because a transfer of this agent may have changed."""
         self._signal.set()
 
     async def step(self) -> float:
@@ -162,7 +162,7 @@ class Exchange:
         return Handed.MOVED
 
     async def _offer(self, leadership: Leadership, target: str, transfer_id: UUID) -> Handed | None:
-        """None when the target has accepted."""
+        """Return None when the target has accepted."""
         accept_ms = self._timings.transfer_timeout_ms // 4
         try:
             await self._calls.until_answered(

@@ -81,7 +81,7 @@ class Holdings:
         return key in self._acquiring or key in self._work
 
     def is_mine(self, key: LeaseKey) -> bool:
-        """True if it is held or being acquired."""
+        """True if this agent holds the lease or is acquiring it."""
         return key in self.table or key in self._acquiring
 
     async def idle(self) -> None:
@@ -263,7 +263,7 @@ class Holdings:
         return next_offset
 
     async def release_in_store(self, held: Sequence[HeldLease]) -> None:
-        """Only the call to the store, for leases that no leadership here stands for."""
+        """Release leases in the store that belong to no leadership of this agent."""
         for batch in _batches(held, MAX_LEASES_PER_CALL):
             released = await self._calls.until_answered(
                 partial(self._metadata.release_leases, self._holder, batch), give_up_ms=self._ttl_ms or 0

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class _Line:
-    """One line that is being gathered."""
+    """One log line, while the events that it reports are collected."""
 
     level: int
     first_reason: str

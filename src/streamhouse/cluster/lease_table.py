@@ -38,10 +38,10 @@ class LeaseGuard(Protocol):
 
 
 class Stage(StrEnum):
-    """What the owner knows of a leadership."""
+    """Says what the owner knows of a leadership."""
 
     WAITING = "waiting"
-    """Held; the owner does not know it yet."""
+    """This agent holds the lease, and the owner does not know that yet."""
     OPENING = "opening"
     SERVING = "serving"
     CLOSING = "closing"
@@ -161,12 +161,12 @@ class LeaseTable:
         return leadership
 
     def renewable(self) -> list[Leadership]:
-        """What to renew now: held, not in doubt, and not past its deadline."""
+        """Return the leases to renew now: those that are held, not in doubt, and not past their deadline."""
         now_ms = self._clock.boot_ms()
         return [leadership for leadership in self._held.values() if now_ms < leadership._good_until_ms]
 
     def renewed(self, leadership: Leadership, *, sent_ms: int) -> bool:
-        """False when the answer came too late: it has ended, or its deadline has passed."""
+        """Record that a lease was renewed. Returns False when the answer came too late: the leadership is over."""
         if not self.is_current(leadership) or self._clock.boot_ms() >= leadership._deadline_ms:
             return False
         leadership._extend(self._deadline(sent_ms))
@@ -188,7 +188,7 @@ class LeaseTable:
         return True
 
     def overdue(self) -> list[Leadership]:
-        """Past their local deadline: they are lost, whatever the store says."""
+        """Return the leases past their local deadline. They are lost, also if the store says otherwise."""
         now_ms = self._clock.boot_ms()
         return [leadership for leadership in self._held.values() if now_ms >= leadership._deadline_ms]
 

@@ -34,7 +34,7 @@ class Signal:
         self._event.clear()
 
     async def wait(self, timeout_s: float) -> bool:
-        """True if it was signalled, False if the time is up."""
+        """Wait for the signal. Returns True if it came, and False if the time is up."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._event.wait()

@@ -30,7 +30,7 @@ class Offer(StrEnum):
     OPEN = "open"
     ACCEPTED = "accepted"
     REFUSED = "refused"
-    """Rejected, failed by its deadline, or gone: the lease has not moved."""
+    """The transfer was rejected, has failed by its deadline, or is gone: the lease has not moved."""
 
 
 def judge_offer(listed: Transfer | None) -> Offer:
@@ -48,9 +48,9 @@ class Completion(StrEnum):
     NOT_MINE = "not mine"
     """The epoch is later now, by this transfer or otherwise: this agent does not lead."""
     REFUSED = "refused"
-    """This transfer will not move it. The lease may still be this agent's."""
+    """The transfer will not move the lease, which may still be this agent's."""
     UNKNOWN = "unknown"
-    """No verdict: send the identical call again."""
+    """The store gave no verdict: send the identical call again."""
 
 
 def judge_completion(error: Exception | None) -> Completion:

@@ -36,7 +36,7 @@ class Backoff:
     first_ms: int
     """The longest pause after the first failure."""
     longest_ms: int
-    """No pause is longer."""
+    """The longest pause."""
     least_share: float = 0.5
     """The share of each step that is always waited; the rest is random."""
 
@@ -65,7 +65,7 @@ class KeyedBackoff(Generic[K]):
     def __init__(self, backoff: Backoff) -> None:
         self._backoff = backoff
         self._failed: dict[K, tuple[int, int]] = {}
-        """When each key may be tried again, and its failures in a row."""
+        """Keeps for each key when it may be tried again, and how often it has failed in a row."""
 
     def __len__(self) -> int:
         return len(self._failed)

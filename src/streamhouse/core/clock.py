@@ -1,4 +1,4 @@
-"""Time, injected. Nothing else in the code base may read a clock.
+"""Time is injected. Nothing else in the code base may read a clock.
 
 Two clocks with two jobs: ``wall_ms`` stamps records and objects; ``boot_ms`` measures local deadlines. The second is
 CLOCK_BOOTTIME, which runs on while a laptop sleeps: a lease deadline on CLOCK_MONOTONIC would outlive its lease (R20).

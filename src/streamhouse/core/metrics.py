@@ -54,7 +54,7 @@ class Latency:
 
 class MetricKind(StrEnum):
     COUNTER = "counter"
-    """Only grows, and begins at 0 with the process."""
+    """A figure that only grows, and begins at 0 with the process."""
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
     """A ``Latency``, in seconds."""
@@ -270,7 +270,7 @@ SENT = _counter("kafka_sent_bytes", "Bytes sent to Kafka clients.")
 
 Value: TypeAlias = int | float | Latency
 Sample: TypeAlias = tuple[Metric, Sequence[str], Value]
-"""(metric, values of its labels, value)."""
+"""One figure: its metric, the values of its labels, and its value."""
 Source: TypeAlias = Callable[[], Iterable[Sample]]
 
 
@@ -287,7 +287,7 @@ class Metrics:
         self._sources.append(source)
 
     def text(self) -> bytes:
-        """All metrics in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
     def describe(self) -> Iterable[Family]:

@@ -23,9 +23,9 @@ class Outage:
         """On hot paths, check this before a call of ``works``."""
         self.what = what
         self.problem = ""
-        """What failed last."""
+        """The error of the last failure."""
         self.since_ms = 0
-        """When it began, by the wall clock."""
+        """The time at which the outage began, by the wall clock."""
         self._clock = clock
         self._log = log
         self._began_ms = 0
@@ -49,7 +49,7 @@ class Outage:
         self._settling = asyncio.get_running_loop().call_later(_SETTLED_AFTER_S, self._settled)
 
     def forget(self) -> None:
-        """Do not log its end."""
+        """End the outage without a log line."""
         self._unsettle()
         self.active = False
 

@@ -1,4 +1,4 @@
-"""Randomness, injected, so that a simulated run replays bit for bit. The only module that imports ``random``."""
+"""Randomness is injected, so that a simulated run replays bit for bit. Only this module imports ``random``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Randomness(Protocol):
         ...
 
     def uniform(self, low: float, high: float) -> float:
-        """Used for jitter, and never for anything that an adversary must not guess."""
+        """Return a random number for jitter. Never use it for what an adversary must not guess."""
         ...
 
 

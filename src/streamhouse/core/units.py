@@ -19,7 +19,7 @@ from typing import Final
 from streamhouse.core.errors import InvalidSetting
 
 MAX_QUANTITY: Final = 2**63 - 1
-"""What fits the 64-bit columns and Kafka fields these numbers end up in."""
+"""The largest number that fits the 64-bit columns and Kafka fields in which sizes and durations are kept."""
 
 _MAX_TEXT_CHARS: Final = 64  # far above any honest quantity, so that no text costs more than a glance
 
@@ -44,12 +44,12 @@ DURATION_HINT: Final = "write a number and a unit, such as 250ms, 30s, 10m, 24h 
 
 
 def parse_size(text: str | int) -> int:
-    """Bytes."""
+    """Return the number of bytes that a size such as ``64MiB`` stands for."""
     return _parse(text, what="size", units=_SIZE_BY_LOWER, hint=SIZE_HINT)
 
 
 def parse_duration(text: str | int) -> int:
-    """Milliseconds."""
+    """Return the number of milliseconds that a duration such as ``10s`` stands for."""
     return _parse(text, what="duration", units=_DURATION_UNITS, hint=DURATION_HINT)
 
 

@@ -41,7 +41,7 @@ TAIL_BYTES: Final = 64 * KIB
 
 
 class RangedReader:
-    """What to fetch next, until footer and index are known."""
+    """Says which range to fetch next, until footer and index are known."""
 
     def __init__(self, object_size: int, *, tail_bytes: int = TAIL_BYTES) -> None:
         length = min(max(tail_bytes, FOOTER_BYTES), max(object_size, 0))

@@ -149,7 +149,7 @@ class SegmentWriter:
             raise LimitExceeded(f"{self._key}: a segment of {total} bytes is over the limit of {MAX_SEGMENT_BYTES}")
 
     def _check_sparse(self, header: BatchHeader, skipped: int, missing: int) -> None:
-        """Offsets without a record are for key compaction only (R18), and nothing goes back."""
+        """Check that the batches go forward. Only key compaction may leave offsets without a record (R18)."""
         if skipped < 0 or (skipped and not self._sparse):
             raise InvalidRequest(
                 f"{self._key}: a batch at offset {header.base_offset} where {self._next_offset} is next"

@@ -80,7 +80,7 @@ class BlobPartition:
 class BlobHeader:
     created_at_ms: int
     header_bytes: int
-    """Everything before the first body."""
+    """The bytes before the first body."""
     partitions: tuple[BlobPartition, ...]
 
 

@@ -191,7 +191,7 @@ def intact_fields(view: memoryview, pos: int) -> tuple[Any, ...] | None:
 
 
 def payload_end(view: memoryview, pos: int, fields: tuple[Any, ...]) -> int | None:
-    """Where the frame at ``pos`` ends if its payload is whole, else None."""
+    """Return the end of the frame at ``pos`` if its payload is whole, else None."""
     end: int = pos + FRAME_HEADER_BYTES + fields[F_LENGTH]
     if fields[F_LENGTH] > MAX_PAYLOAD_BYTES or end > len(view):
         return None

@@ -192,7 +192,7 @@ def check_sequence(scans: Iterable[ScanResult]) -> WalSequence:
 
 @dataclass(slots=True)
 class _Beyond:
-    """What lies behind a break."""
+    """What a scan has found behind a break."""
 
     highest_synced_lsn: int = 0
     synced_at: int = -1

@@ -1,1 +1,1 @@
-"""Front ends: bytes to broker calls and back. They translate and never decide, and touch no log, store or metadata."""
+"""Front ends turn bytes into broker calls and back. They never decide, and touch no log, store or metadata."""

@@ -109,7 +109,7 @@ class _Run:
 
 
 class TailCache:
-    """Belongs to one event loop."""
+    """The tail cache of an agent. It belongs to one event loop."""
 
     def __init__(self, max_bytes: int) -> None:
         self.hits = 0

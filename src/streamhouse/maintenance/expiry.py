@@ -128,5 +128,5 @@ class RowExpiry:
         return count
 
     def _jittered_s(self, longest_s: float) -> float:
-        """So that the agents of a fleet take turns."""
+        """Return a random pause, so that the agents of a fleet take turns."""
         return self._randomness.uniform(longest_s / 2, longest_s)

@@ -66,7 +66,7 @@ Watermarks = Mapping[tuple[str, int], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """How far the metadata was, as written down beside it."""
+    """A mark: how far the metadata was, as it was written down beside it."""
 
     progress: int
     cluster_id: UUID
@@ -81,7 +81,7 @@ class Mark:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Mark | None:
-        """None for what is no mark."""
+        """Parse a mark. Returns None for bytes that are no mark."""
         try:
             fields: Any = json.loads(data)
             if fields["format"] != _FORMAT:

@@ -41,7 +41,7 @@ from streamhouse.objectstore.upload import Upload
 
 
 class ObjectStore(ABC):
-    """See the module's header for the promises."""
+    """An object store. The module's header has its promises."""
 
     @property
     @abstractmethod
@@ -65,7 +65,7 @@ class ObjectStore(ABC):
         return fetched.data
 
     async def get_range(self, key: str, offset: int, length: int) -> memoryview:
-        """Exactly ``length`` bytes from ``offset`` on; ReadPastEnd if the object ends before."""
+        """Return exactly ``length`` bytes from ``offset`` on. Raises ReadPastEnd if the object ends before."""
         check_range(check_key(key), offset, length)
         fetched = await self._get_range(key, offset, length)
         if offset + length > fetched.size_bytes:
@@ -166,7 +166,7 @@ class ObjectStore(ABC):
 
     @abstractmethod
     async def _get(self, key: str) -> Fetched:
-        """Must check the size (check_body_size) before it reads the body."""
+        """Read a whole object. It must check the size (check_body_size) before it reads the body."""
 
     @abstractmethod
     async def _get_range(self, key: str, offset: int, length: int) -> Fetched:

@@ -1,5 +1,5 @@
-"""Large files past the page cache. The reader has caches of its own for what is wanted soon; to keep it in the kernel's
-as well costs a copy, fresh memory for it, and a longer wait for the disk when all of that is synced.
+"""Reads and writes large files past the page cache. The reader has caches of its own for what is wanted soon. To keep
+it in the kernel's as well costs a copy, fresh memory for it, and a longer wait for the disk when all of that is synced.
 
 Buffers, positions and lengths must be aligned: bytes are staged, and what fills up the last block is cut off again.
 File systems that cannot do it say so at the first try, and are written the usual way from then on.
@@ -33,7 +33,7 @@ _new_bytearray.argtypes = (ctypes.c_char_p, ctypes.c_ssize_t)
 
 
 class DirectFiles:
-    """Used by several threads at once: each has a stage of its own."""
+    """Reads and writes files past the page cache. Several threads use it at once: each has a stage of its own."""
 
     def __init__(self, *, wanted: bool) -> None:
         self._works = wanted and bool(_O_DIRECT)

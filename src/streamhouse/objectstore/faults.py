@@ -105,7 +105,7 @@ class FaultyStore(WrappedStore):
         self._times = times or FaultTimes()
 
     async def disturb(self, operation: Operation, key: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Everything but the faults of bodies."""
+        """Cause the faults of one call, without those of its body."""
         return await self._act(self._draw(operation, key), operation, key, call)
 
     async def _act(

@@ -140,7 +140,7 @@ ObjectKey = SharedBlobKey | SegmentKey | CompactedKey | StagingKey | ProbeKey
 
 
 def parse(key: str) -> ObjectKey | None:
-    """None for what no builder here makes: a foreign object, which must not be touched."""
+    """Parse a key. Returns None for one that no builder here makes: a foreign object, which must not be touched."""
     try:
         return _parse(key)
     except InvalidRequest:

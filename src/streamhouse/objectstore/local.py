@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class LocalStore(ObjectStore):
-    """Made by ``LocalStore.open``."""
+    """An object store in a local directory. ``LocalStore.open`` makes it."""
 
     def __init__(self, root: Path, *, randomness: Randomness, direct_io: bool) -> None:
         self.files = DurableFiles(root, direct_io=direct_io)

@@ -104,7 +104,7 @@ class DurableFiles:
         _fsync_directory(directory)
 
     def read(self, key: str, offset: int = 0, length: int | None = None) -> Fetched:
-        """``length`` None: the whole object."""
+        """Read a range of an object; the whole object if ``length`` is None."""
         fd = self._open_object(key)
         try:
             size_bytes = os.fstat(fd).st_size
@@ -128,7 +128,7 @@ class DurableFiles:
         return _info(key, found)
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Not fsynced: a delete undone by a crash leaves garbage that nothing refers to."""
+        """Delete objects without fsync: a delete that a crash has undone leaves garbage that no entry refers to."""
         for key in keys:
             with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 os.unlink(os.path.join(self.root, key))
@@ -220,7 +220,7 @@ def write_all(fd: int, views: Sequence[memoryview]) -> None:
 
 
 def _read_exactly(fd: int, offset: int, length: int) -> bytes:
-    """Fewer bytes only at the file's end."""
+    """Read a range of a file. There are fewer bytes only at the file's end."""
     body = os.pread(fd, length, offset)
     if len(body) == length or not body:
         return body

@@ -121,7 +121,7 @@ def merge(readings: Iterable[MeterReading]) -> MeterReading:
 
 @dataclass(slots=True)
 class Meter:
-    """Counts; belongs to one event loop."""
+    """Counts the requests of a store. It belongs to one event loop."""
 
     _totals: dict[Operation, Totals] = field(default_factory=lambda: dict.fromkeys(Operation, Totals()))
     stored: StoredUsage | None = None

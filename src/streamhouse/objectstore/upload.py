@@ -87,7 +87,7 @@ class Upload(ABC):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # What went wrong first is what the caller must hear of.
+        # The caller must get the first error, not one of the abort.
         with suppress(StoreError) if error is not None else nullcontext():
             await self.abort()
 
@@ -96,7 +96,7 @@ class Upload(ABC):
 
     @abstractmethod
     async def _complete(self) -> None:
-        """Called again after it raised StoreUnavailable; then it goes on where it stopped."""
+        """Complete the upload. A call after StoreUnavailable goes on where the one before stopped."""
 
     @abstractmethod
     async def _abort(self) -> None: ...

@@ -69,11 +69,11 @@ def _share_out(needs: Mapping[TopicPartition, int], max_bytes: int) -> dict[Topi
     shares = dict.fromkeys(needs, 0.0)
     left = float(max_bytes)
     for _ in range(_ROUNDS):
-        hungry = [each for each, need in needs.items() if shares[each] < need]
-        if not hungry or left < 1:
+        unfilled = [each for each, need in needs.items() if shares[each] < need]
+        if not unfilled or left < 1:
             break
-        portion = left / len(hungry)
-        for each in hungry:
+        portion = left / len(unfilled)
+        for each in unfilled:
             taken = min(portion, needs[each] - shares[each])
             shares[each] += taken
             left -= taken

@@ -38,7 +38,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReader:
-    """Sent to the executors, and reads there."""
+    """Reads the rows of a task. Spark sends it to the executors."""
 
     address: StoreAddress
     columns: tuple[str, ...]

@@ -118,7 +118,7 @@ class Connection:
         return None if found is None else found.offset
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the stores; a second call does nothing."""
         if self._loop.is_closed():
             return
         self.run(self._close(), timeout_s=_CLOSE_TIMEOUT_S)

@@ -48,7 +48,7 @@ _MAX_REPLACED: Final = 10
 def read_ranges(
     connection: Connection, ranges: Sequence[ReadRange], columns: Sequence[str], loss: DataLoss
 ) -> Iterator[pa.RecordBatch]:
-    """All rows of ``ranges``. Raises DamagedObject, CorruptData, StoreError, MetadataError, DataLost."""
+    """Yield all rows of ``ranges``. Raises DamagedObject, CorruptData, StoreError, MetadataError, DataLost."""
     schema, decoded = arrow_schema(columns), decoded_columns(columns)
     for topic, of_topic in groupby(ranges, key=lambda each: each.topic):
         runs = _runs(connection, list(of_topic), loss)

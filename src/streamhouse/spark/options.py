@@ -50,7 +50,7 @@ OPTIONS: Final = (
     "flushTimeout",
     "pinTimeout",
 )
-"""All but ``kafka.*`` and the address."""
+"""The options of a read, without ``kafka.*`` and the address."""
 
 _NO_CHOICE: Final = frozenset({"kafkaconsumer.polltimeoutms", "fetchoffset.numretries", "fetchoffset.retryintervalms"})
 """Options of the Kafka source about how it talks to brokers: accepted, without effect."""
@@ -65,7 +65,7 @@ class Edge(StrEnum):
     TIMES = "times"
     """A time for each partition."""
     TIME = "time"
-    """One time for all of them."""
+    """One time for all partitions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,11 +109,11 @@ class ReadOptions:
     fail_on_data_loss: bool
     read_committed: bool
     group_id: str | None
-    """None: made from the prefix and the query."""
+    """The group id; None if it is made from the prefix and the query."""
     group_prefix: str
     split_bytes: int
     parallelism: int | None
-    """Cores to plan for; None if only Spark knows."""
+    """The cores to plan for; None if only Spark knows them."""
     min_partitions: int | None
     max_records_per_split: int | None
     flush_timeout_ms: int

@@ -30,7 +30,7 @@ class PinTicket:
 
 
 async def pin(connection: Connection, *, owner: str, ttl_ms: int) -> PinTicket:
-    """Pin first, list entries afterwards."""
+    """Pin a snapshot. A query must pin first and list entries afterwards."""
     ticket = PinTicket(pin_id=connection.randomness.uuid(), ttl_ms=ttl_ms, pinned_at_ms=connection.clock.wall_ms())
     await (await connection.metadata()).create_pin(ticket.pin_id, owner=owner, ttl_ms=ttl_ms)
     return ticket

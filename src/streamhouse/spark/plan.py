@@ -44,7 +44,7 @@ class ReadRange:
     key: PartitionKey
     from_offset: int
     to_offset: int
-    """Exclusive."""
+    """The offset after the last one of the range."""
     entries: tuple[Entry, ...]
     """The entries that the range needs, in order and without gaps. A hint: compaction may replace them (R7)."""
     is_coarse: bool = False
@@ -60,7 +60,7 @@ class Split:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitRules:
     parallelism: int
-    """Cores."""
+    """The number of cores that Spark has for the read."""
     split_bytes: int
     min_splits: int | None = None
     max_records: int | None = None

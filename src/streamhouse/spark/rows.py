@@ -47,7 +47,7 @@ _TYPES: Final[Mapping[str, pa.DataType]] = {
     HEADERS: pa.list_(pa.field("element", _HEADER)),
 }
 _DECODED_NAMES: Final[Mapping[str, str]] = {"timestampType": "timestamp_type"}
-"""Where the decoder has another name for a column."""
+"""The columns for which the decoder has another name."""
 
 
 def check_columns(names: Sequence[str]) -> tuple[str, ...]:

@@ -53,7 +53,7 @@ def make_source(defaults: Mapping[str, str] | None = None, *, directory: str = A
 
     sink, batch_writer, stream_writer = make_writers(ours)
 
-    class Reader(DataSourceReader):
+    class SparkBatchReader(DataSourceReader):
         def __init__(self, payload: bytes) -> None:
             self._payload = payload
 
@@ -112,8 +112,8 @@ def make_source(defaults: Mapping[str, str] | None = None, *, directory: str = A
         def schema(self) -> str:
             return ours().schema(self._all_options())  # type: ignore[no-any-return]
 
-        def reader(self, schema: StructType) -> Reader:
-            return Reader(ours().batch_payload(self._all_options(), schema))
+        def reader(self, schema: StructType) -> SparkBatchReader:
+            return SparkBatchReader(ours().batch_payload(self._all_options(), schema))
 
         def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
             return StreamReader(ours().stream_payload(self._all_options(), schema))
@@ -149,7 +149,7 @@ def make_writers(
     def said(messages: Sequence[Any]) -> list[bytes]:
         return [each.message for each in messages if each is not None]
 
-    class BatchWriter(DataSourceArrowWriter):
+    class SparkBatchWriter(DataSourceArrowWriter):
         def __init__(self, payload: bytes) -> None:
             self._payload = payload
 
@@ -175,4 +175,4 @@ def make_writers(
         def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 -- Spark's
             """Nothing to do: no intent names what the tasks have uploaded, so it is never read."""
 
-    return sink, BatchWriter, StreamWriter
+    return sink, SparkBatchWriter, StreamWriter

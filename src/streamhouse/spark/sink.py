@@ -50,7 +50,7 @@ class SinkPlan:
     options: WriteOptions
     columns: Mapping[str, int]
     topic: Topic | None
-    """None: a column names the topic of each row."""
+    """The topic; None if a column names the topic of each row."""
     stamps: StampClock
     batch: BatchId | None
     """None for a stream: the tasks know it."""

@@ -234,7 +234,7 @@ def _partitions(topic: Topic) -> list[TopicPartition]:
 
 
 async def _resolve(snapshot: Snapshot, position: Position, lookup: TimeLookup) -> dict[TopicPartition, int | None]:
-    """None if no record is that late."""
+    """Return the offset of each partition, or None where no record is that late."""
     logs = snapshot.logs
     match position.edge:
         case Edge.EARLIEST:

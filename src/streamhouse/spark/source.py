@@ -31,7 +31,7 @@ LOG: Final = logging.getLogger("streamhouse.spark")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Payload:
-    """What the shim carries to planners and executors."""
+    """The bytes that the shim carries to planners and executors."""
 
     read: BatchRead
     tasks: TaskReader

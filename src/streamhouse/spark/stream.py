@@ -239,7 +239,7 @@ class StreamRead:
             await release(self._connection, ticket)
 
     async def _publish(self, start: StreamOffset) -> None:
-        """Everything before ``start`` is finished: the group's committed offsets, for lag tools."""
+        """Commit ``start`` as the group's offsets, for lag tools: all records before it are finished."""
         if not self._publishes or start.offsets == self._published:
             return
         group = self._options.group_id or f"{self._options.group_prefix}-{start.query[:12]}"

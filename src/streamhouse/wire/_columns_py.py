@@ -126,7 +126,7 @@ class Decoder:
                 self._append_headers(raw.headers)
 
     def finish(self) -> DecodedBuffers:
-        """Hand the columns over."""
+        """Return the columns that were built."""
         wanted = self._wanted
         return DecodedBuffers(
             self.row_count,

@@ -49,7 +49,7 @@ def encode_columns(
     Raises InvalidRequest for columns of other types, null times or null header keys; LimitExceeded for a record over
     100 MiB.
     """
-    encoder = _Source(key, value, timestamp, headers).encoder(rows)
+    encoder = _ColumnSource(key, value, timestamp, headers).encoder(rows)
     return list(
         _batches(
             encoder,
@@ -79,7 +79,7 @@ def encode_by_partition(
 
     ``partitions`` (int32, no nulls) says where each row goes: see murmur2_partitions.
     """
-    source = _Source(key, value, timestamp, headers)
+    source = _ColumnSource(key, value, timestamp, headers)
     order, begins = group_rows(partitions, partition_count)
     return {
         partition: list(
@@ -118,7 +118,7 @@ def group_rows(partitions: pa.Array, partition_count: int) -> tuple[pa.Array, li
     return _int32_array(buffer, len(numbers)), begins
 
 
-class _Source:
+class _ColumnSource:
     """Columns made ready for the kernel once, to be encoded in one or several selections of their rows."""
 
     def __init__(self, key: Any, value: Any, timestamp: Any, headers: Any) -> None:

@@ -151,7 +151,7 @@ def inflate_body(buf: BytesLike, pos: int, header: BatchHeader, *, max_bytes: in
 
 
 def iter_raw_records(body: memoryview, header: BatchHeader, pos: int) -> Iterator[RawRecord]:
-    """Walk an inflated body; ``pos`` is where the batch stood, for the error's sake."""
+    """Walk an inflated body. ``pos`` is the place of the batch, for the text of errors."""
     index = at = 0
     previous_delta = -1
     try:

@@ -18,7 +18,7 @@ MAX_INT64: Final = 2**63 - 1
 
 
 class RecordFault(enum.IntEnum):
-    """What is wrong with a record. The numbers are shared with _columns.pyx."""
+    """The ways in which a record can be wrong. The numbers are shared with _columns.pyx."""
 
     VARINT = 1
     RECORD_LENGTH = 2

@@ -41,7 +41,7 @@ T = TypeVar("T")
 CALLER = Caller(protocol="test")
 GROUP = "readers"
 SLOT = slot_of(GROUP)
-PATIENCE_S = 10.0
+WAIT_S = 10.0
 
 
 class View(SlotView):
@@ -180,7 +180,7 @@ class Agent:
 
 async def soon(call: Awaitable[T]) -> T:
     """Nothing here may take long, and a test that waits for ever says so."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_S):
         return await call
 
 

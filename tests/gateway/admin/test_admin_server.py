@@ -16,7 +16,7 @@ from streamhouse.core.settings import Address
 from streamhouse.gateway.admin.health import HealthProblem, HealthReport
 from streamhouse.gateway.admin.server import AdminLimits, AdminServer
 
-PATIENCE_S = 60
+WAIT_S = 60
 ANY_PORT = Address(host="127.0.0.1", port=0)
 
 
@@ -57,7 +57,7 @@ async def served(fake: Fake, **limits: float) -> AsyncIterator[AdminServer]:
 async def ask(server: AdminServer, raw: bytes) -> tuple[int, bytes]:
     """Send the bytes; the status and the body of the answer, until the server closes."""
     host, _, port = server.addresses[0].rpartition(":")
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_S):
         reader, writer = await asyncio.open_connection(host, int(port))
         try:
             writer.write(raw)
@@ -145,7 +145,7 @@ async def test_more_connections_than_allowed_are_answered_with_503() -> None:
     async with served(Fake(), max_connections=1) as server:
         host, _, port = server.addresses[0].rpartition(":")
         _, silent = await asyncio.open_connection(host, int(port))
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_S):
             while not server._under_way:  # noqa: ASYNC110 -- asyncio calls the server when it likes
                 await asyncio.sleep(0.01)
         status, body = await get(server, "/livez")
@@ -153,7 +153,7 @@ async def test_more_connections_than_allowed_are_answered_with_503() -> None:
         assert b"admin.max_connections" in body
         silent.close()
         await silent.wait_closed()
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_S):
             while (await get(server, "/livez"))[0] != 200:  # noqa: ASYNC110 -- the server sees the end when it likes
                 await asyncio.sleep(0.01)
 
@@ -181,7 +181,7 @@ async def test_close_ends_connections_and_may_be_called_again() -> None:
         reader, writer = await asyncio.open_connection(host, int(port))
         await server.close()
         await server.close()
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_S):
             assert await reader.read() == b""
         writer.close()
         with pytest.raises(ConnectionRefusedError):

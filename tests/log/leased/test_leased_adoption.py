@@ -47,7 +47,7 @@ from streamhouse.objectstore.objects import Operation
 from streamhouse.testing.services import PostgresService
 from streamhouse.wire.batch import validate
 
-PATIENCE_S = 10
+WAIT_S = 10
 
 
 class Meddled:
@@ -203,7 +203,7 @@ async def test_r13_no_offset_is_given_before_the_verdict(world: World) -> None:
     assert not writable.done()
     go.set()
     await adopting
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_S):
         await writable
     append = node.log.append(world.key, batch("a"), acks=-1)
     await acked(append)
@@ -339,7 +339,7 @@ async def test_r13_readers_get_the_adopted_records_in_order(small: World) -> Non
     )
     await lead(small, node)
     await acked(node.log.append(small.key, batch("a"), acks=-1))
-    waiting = asyncio.create_task(reader.read(small.key, 1, max_bytes=1 << 20, max_wait_ms=PATIENCE_S * 1000))
+    waiting = asyncio.create_task(reader.read(small.key, 1, max_bytes=1 << 20, max_wait_ms=WAIT_S * 1000))
     await settle()
     await small.adoption(node).adopt(await small.intend(batch("s1", "s2")))
     woken = await waiting
@@ -444,7 +444,7 @@ class Loop:
 
 
 async def eventually(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_S):
         while True:
             answer = condition()
             if await answer if asyncio.iscoroutine(answer) else answer:

@@ -22,14 +22,14 @@ from streamhouse.metadata.contract import (
     WriteMode,
 )
 
-PATIENCE_S = 30
+WAIT_S = 30
 """How long a notification may take before the test gives up; it is not what is tested."""
 
 
 async def wait_for(changes: AsyncIterator[Change], wanted: Callable[[Change], bool]) -> list[Change]:
     """Everything that came up to and including the wanted change, or an ANY, which stands for all."""
     seen: list[Change] = []
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_S):
         async for change in changes:
             seen.append(change)
             if change.kind is ChangeKind.ANY or wanted(change):
@@ -185,7 +185,7 @@ async def test_a_waiter_at_the_tail_finds_what_another_process_appended(backend:
                 (state,) = await reader.get_partitions([led.key])
                 if state.high_watermark == 10:
                     return state.high_watermark
-                async with asyncio.timeout(PATIENCE_S):
+                async with asyncio.timeout(WAIT_S):
                     await anext(changes)
 
     waiting = asyncio.ensure_future(read_at_the_tail())
@@ -201,7 +201,7 @@ async def test_closing_the_store_ends_its_subscriptions(backend: Backend) -> Non
         collecting = asyncio.ensure_future(_drain(changes))
         await asyncio.sleep(0)
         await other.close()
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_S):
             await collecting
 
 

@@ -28,7 +28,7 @@ Opener = Callable[..., Awaitable[PostgresMetadata]]
 
 IDS = SeededRandomness(77)
 FAR_FUTURE_MS = 4_000_000_000_000
-PATIENCE_S = 20.0
+WAIT_S = 20.0
 
 
 def append_id() -> AppendId:
@@ -71,7 +71,7 @@ async def offsets(store: PostgresMetadata, key: PartitionKey) -> list[tuple[int,
 
 async def until_waiting(operator: asyncpg.Connection, sessions: int = 1, *, other_than: int = 0) -> list[int]:
     """The process ids of the sessions of this database that wait for a lock, once there are so many."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_S):
         while True:
             # Inside a transaction the server would go on showing what it showed first.
             await operator.execute("SELECT pg_stat_clear_snapshot()")

@@ -17,12 +17,12 @@ from streamhouse.metadata.postgres.listener import parse_notice
 from streamhouse.metadata.postgres.store import PostgresMetadata
 from streamhouse.testing.services import PostgresService
 
-PATIENCE_S = 20.0
+WAIT_S = 20.0
 
 
 async def until(changes: AsyncIterator[Change], kind: ChangeKind) -> Change:
     """The next change of this kind; fails after a generous wait."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_S):
         async for change in changes:
             if change.kind is kind:
                 return change
@@ -45,7 +45,7 @@ async def test_nothing_is_heard_twice(store: PostgresMetadata) -> None:
         await store.commit_leaderless(append_id(), uploaded(), blob_slices([key]))
         await store.commit_offsets_simple("last", [])
         heard = []
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_S):
             async for change in changes:
                 heard.append(change.kind)
                 if change.kind is ChangeKind.GROUPS:
@@ -98,7 +98,7 @@ async def test_subscriptions_end_when_the_store_closes(open_store: Opener) -> No
     store = await open_store()
     async with store.subscribe() as changes:
         await store.close()
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(WAIT_S):
             assert [change async for change in changes] == []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import asyncpg
-from scenes import PATIENCE_S, append_id, flush_slices, holder, topic, uploaded
+from scenes import WAIT_S, append_id, flush_slices, holder, topic, uploaded
 
 from streamhouse.metadata.contract import AgentInfo, HeldLease, Verdict
 from streamhouse.metadata.postgres.store import PostgresMetadata
@@ -22,7 +22,7 @@ async def test_r20_no_call_waits_for_a_session_that_stores_the_clock(
         AgentInfo(agent_id=leader.agent_id, incarnation=leader.incarnation, listeners={"kafka": "agent-1:9092"})
     )
     await operator.execute("UPDATE store_clock SET now_ms = now_ms - 60000, clock_ms = clock_ms - 60000")
-    async with operator.transaction(), asyncio.timeout(PATIENCE_S / 2):
+    async with operator.transaction(), asyncio.timeout(WAIT_S / 2):
         await operator.execute("UPDATE store_clock SET now_ms = now_ms")
         await store.acquire_leases(leader, keys, ttl_ms=30_000)
         await store.renew_leases(leader, [HeldLease(key=keys[0], epoch=1)], ttl_ms=30_000)

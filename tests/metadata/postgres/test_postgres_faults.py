@@ -10,7 +10,7 @@ from builders import assert_dense, batch, leaderless_slice, leased_slice
 from lossy_proxy import lossy_proxy
 from scenes import (
     IDS,
-    PATIENCE_S,
+    WAIT_S,
     Opener,
     append_id,
     blob_slices,
@@ -257,7 +257,7 @@ async def test_r20_a_process_suspended_in_a_transaction_holds_nobody_up(
             await paused.advance_log_start(keys[1], 0)
         proxy.suspend_after = b"DELETE FROM entries"
         call = asyncio.create_task(paused.advance_log_start(keys[1], 0))
-        await asyncio.wait_for(proxy.suspended.wait(), PATIENCE_S)
+        await asyncio.wait_for(proxy.suspended.wait(), WAIT_S)
         await asyncio.sleep(0.6)  # the leases have run out
         outcomes = await other.acquire_leases(heir, keys, ttl_ms=30_000)
         assert {one.verdict for one in outcomes} == {AcquireVerdict.ACQUIRED}

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 import asyncpg
 import pytest
-from scenes import PATIENCE_S, Opener
+from scenes import WAIT_S, Opener
 
 from streamhouse.core.errors import ConfigError, MetadataError, MetadataUnavailable, SchemaTooNew
 from streamhouse.core.randomness import SeededRandomness
@@ -176,7 +176,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 async def until_told(caplog: pytest.LogCaptureFixture) -> None:
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_S):
         while not told(caplog):  # noqa: ASYNC110  # a log has no event to wait for
             await asyncio.sleep(0.01)
 

@@ -6,7 +6,7 @@ import asyncio
 
 import asyncpg
 import pytest
-from scenes import PATIENCE_S, Opener, holder, topic, until_waiting
+from scenes import WAIT_S, Opener, holder, topic, until_waiting
 
 from streamhouse.core.ids import PartitionKey
 from streamhouse.log.leased.idempotence import Idempotence
@@ -106,7 +106,7 @@ async def test_r22_sweeps_and_pages_go_by_an_index(store: PostgresMetadata, oper
         assert (len(found.states), found.more, found.forgotten_up_to) == (100, page < 19, -1 if page else 2_999)
         after[key] = found.states[-1]
     await store.close()  # its sessions tell the server what they have read
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_S):
         while (read := await _rows_read(operator) - before) < 2_000:  # noqa: ASYNC110 -- the server tells by and by
             await asyncio.sleep(0.05)
     assert read < 3_000 + 2_200, "the first page looks at the idle ones too"
@@ -133,7 +133,7 @@ async def test_r22_a_busy_producer_s_updates_stay_off_the_indexes(
     for second in range(20):
         await operator.execute("UPDATE producer_windows SET updated_at = $1", minute + second * 1000)
     stats = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'producer_windows'"
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_S):
         while (row := await operator.fetchrow(stats))["n_tup_upd"] < 200:  # noqa: ASYNC110 -- the server tells by and by
             await asyncio.sleep(0.05)
     assert row["n_tup_hot_upd"] > 180, "a full page may send one elsewhere"

@@ -26,7 +26,7 @@ from streamhouse.spark.tables.service import Tables, storage_of
 from streamhouse.spark.tables.spec import TABLES, StoredTable, TableSpec, ValueFormat, ValueSpec
 from streamhouse.testing.plugin import RunningStreamHouse
 
-PATIENCE_S = 200
+WAIT_S = 200
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ class Ran:
 
     def wait(self, are: Callable[[dict[str, Report]], bool]) -> dict[str, Report]:
         with self._changed:
-            assert self._changed.wait_for(lambda: are(self._reports()), PATIENCE_S), self._shown
+            assert self._changed.wait_for(lambda: are(self._reports()), WAIT_S), self._shown
             return self._reports()
 
     def wait_state(self, state: RunState) -> Report:
@@ -88,14 +88,14 @@ class Ran:
         """Wait until it has looked at everything so many times more."""
         with self._changed:
             until = self._looks + count
-            assert self._changed.wait_for(lambda: self._looks >= until, PATIENCE_S)
+            assert self._changed.wait_for(lambda: self._looks >= until, WAIT_S)
 
     def end(self) -> None:
         self.stopping.set()
         self.join()
 
     def join(self) -> None:
-        self._thread.join(PATIENCE_S)
+        self._thread.join(WAIT_S)
         assert not self._thread.is_alive()
 
     def _reports(self) -> dict[str, Report]:
@@ -208,7 +208,7 @@ def test_one_that_a_runner_still_has_is_not_deleted(service: Tables, ran: Ran) -
     ran.wait_state(RunState.RUNNING)
     release = threading.Event()
     stop = ran.queries[0].stop
-    ran.queries[0].stop = lambda: (release.wait(PATIENCE_S), stop())[1]  # type: ignore[method-assign]
+    ran.queries[0].stop = lambda: (release.wait(WAIT_S), stop())[1]  # type: ignore[method-assign]
     service.want("orders", WantedState.STOPPED)
     with pytest.raises(Conflict, match="still has the table orders"):
         service.delete("orders", data=False)

@@ -29,7 +29,7 @@ from streamhouse.testing.services import PostgresService, S3Service, SparkCluste
 KILLS = int(os.environ.get("SPARK_KILLS", "1"))
 BATCHES = 5
 ROWS = 3_000
-PATIENCE_S = 200
+WAIT_S = 200
 PARTITIONS = 4
 TASKS = 3
 SPECULATION = {
@@ -159,7 +159,7 @@ class Story:
                 [sys.executable, str(PROGRAMS / "sink_driver.py"), json.dumps(plan)],
                 stdout=log,
                 stderr=log,
-                timeout=PATIENCE_S,
+                timeout=WAIT_S,
                 check=False,
             )
         return ran.returncode

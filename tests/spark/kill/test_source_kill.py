@@ -41,7 +41,7 @@ PARTITIONS = 4
 KILLS = int(os.environ.get("SPARK_KILLS", "1"))
 RECORDS = int(os.environ.get("SPARK_RECORDS", "10000000"))
 SEED = int(os.environ.get("SEED", "1"))
-PATIENCE_S = 300
+WAIT_S = 300
 SAMPLE = "IF(offset % 11 = 0, NULL, concat('value-', offset))"
 """The value at an offset, as SQL: of ``fill``, from 0 on in each partition."""
 NUMBERED = f"lpad(CAST(offset * {PARTITIONS} + partition AS STRING), 100, '0')"
@@ -90,7 +90,7 @@ class Driver:
     def stop(self) -> int:
         assert self._child is not None
         (self.notes / "stop").touch()
-        return self._child.wait(PATIENCE_S)
+        return self._child.wait(WAIT_S)
 
     def check_alive(self) -> None:
         assert self._child is not None
@@ -102,12 +102,10 @@ class Driver:
         return len(list(offsets.glob("[0-9]*"))) if offsets.exists() else 0
 
     def wait(self, what: str, done: Callable[[], bool], *, every_s: float = 0.01) -> None:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + WAIT_S
         while not done():
             self.check_alive()
-            assert time.monotonic() < deadline, (
-                f"after {PATIENCE_S} s still not: {what}; {self.log.read_text()[-3000:]}"
-            )
+            assert time.monotonic() < deadline, f"after {WAIT_S} s still not: {what}; {self.log.read_text()[-3000:]}"
             time.sleep(every_s)
 
     def ends(self) -> dict[int, int]:
@@ -185,7 +183,7 @@ class Producer(threading.Thread):
                 "bootstrap.servers": bootstrap,
                 "enable.idempotence": True,
                 "linger.ms": 20,
-                "message.timeout.ms": PATIENCE_S * 1000,
+                "message.timeout.ms": WAIT_S * 1000,
                 "queue.buffering.max.messages": 200_000,
                 "log_level": 2,
             }
@@ -206,7 +204,7 @@ class Producer(threading.Thread):
                 self._producer.poll(0)
                 if number > self.count:
                     self._ended.wait(0.05)
-        self._producer.flush(PATIENCE_S)
+        self._producer.flush(WAIT_S)
 
     def end(self) -> dict[int, int]:
         """How many records each partition has, all of them acknowledged."""
@@ -276,7 +274,7 @@ async def test_a_long_topic_under_writes_and_failovers_is_read_by_batch_and_by_s
 
         async def acknowledged(count: int) -> None:
             await eventually(
-                f"{count} are acknowledged", lambda: sum(producer.acknowledged) >= count, timeout_s=PATIENCE_S * 4
+                f"{count} are acknowledged", lambda: sum(producer.acknowledged) >= count, timeout_s=WAIT_S * 4
             )
 
         async def kill_a_leader() -> str:

@@ -16,7 +16,7 @@ from pipeline_ground import PER_MINUTE, SCHEMA, make_topics, write_orders
 
 from streamhouse.testing.plugin import RunningStreamHouse
 
-PATIENCE_S = 400
+WAIT_S = 400
 
 
 class RunnerProcess:
@@ -58,7 +58,7 @@ class RunnerProcess:
 
 
 def wait_until(what: Callable[[], bool], runner: RunnerProcess) -> None:
-    until = time.monotonic() + PATIENCE_S
+    until = time.monotonic() + WAIT_S
     while not what():
         assert runner.process.poll() is None, f"the runner has ended\n{runner.log.read_text()[-4_000:]}"
         assert time.monotonic() < until, runner.log.read_text()[-4_000:]

@@ -36,9 +36,9 @@ class PartitionVerdict:
     where: str
     log_end: int
     longest_gap_ms: int
-    """While an agent ran."""
+    """The times in which an agent ran."""
     longest_gap_outside_outages_ms: int
-    """While an agent ran and both stores answered."""
+    """The times in which an agent ran and both stores answered."""
     silences: Sequence[SilentPeriod]
     groups: Sequence[GroupFacts]
 

@@ -28,7 +28,7 @@ class Sight:
 
 @dataclass(slots=True, kw_only=True)
 class _GroupPart:
-    """One group on one partition."""
+    """What the checker knows of one group on one partition."""
 
     delivered: bytearray
     sights: list[Sight] = field(default_factory=list)

@@ -22,7 +22,7 @@ _NUMBER_BITS: Final = 40  # of a record's key: its producer's place in the table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Producer:
-    """What a producer may expect."""
+    """A producer, and the promises that its settings give."""
 
     name: str
     client: str
@@ -37,13 +37,13 @@ class Producer:
 
 @dataclass(slots=True, kw_only=True)
 class WriteFacts:
-    """What was counted on one partition, right or wrong."""
+    """The numbers of records on one partition: those that are right, and those that are wrong."""
 
     acknowledged: Counter[str] = field(default_factory=Counter)
     """The number of acknowledged writes, by client and acks, such as ``librdkafka all``."""
     failed: int = 0
     unresolved_present: int = 0
-    """Given up by the client, and in the log all the same, which is allowed."""
+    """The number of records that the client gave up and that are in the log, which is allowed."""
     permitted_duplicates: int = 0
     lost_acks_1: int = 0
     moved_acks_1: int = 0
@@ -96,7 +96,7 @@ class WritesJudge:
         self._where = where
         self._producers = producers
         self._places = {name: producer.place for name, producer in producers.items()}
-        """Also producers that the history does not know; they get the places behind the known ones."""
+        """The place of each producer. Those that the history does not know get the places behind the known ones."""
         self._names = list(producers)
         self._findings = findings
         self._killed = tuple(f"{process}-" for process in killed)

@@ -23,7 +23,7 @@ _READY: Final = b"\nready; "
 
 
 class AgentProcess:
-    """All its lives write to one log, have one data directory, and listen on one port."""
+    """An agent of the fleet. All its processes write to one log, have one data directory, and listen on one port."""
 
     def __init__(
         self,
@@ -77,14 +77,14 @@ class AgentProcess:
         return self._child is not None and self._child.poll() is None
 
     def gone(self) -> bool:
-        """It ended, and the run cannot start it again."""
+        """The agent has ended, and the run cannot start it again."""
         return False
 
     def exit_code(self) -> int | None:
         return None if self._child is None else self._child.poll()
 
     def running(self) -> bool:
-        """It is up, has said that it is ready, and is not paused."""
+        """The agent runs, is ready, and is not paused."""
         return not self.paused and self.alive() and self.ready()
 
     def ready(self) -> bool:

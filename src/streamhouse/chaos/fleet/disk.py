@@ -36,7 +36,7 @@ def why_no_disks(parent: Path) -> str | None:
 
 
 class SmallDisk:
-    """Mounted at ``directory``. Raises OSError when that is refused."""
+    """A small disk that is mounted at ``directory``. Raises OSError when the machine refuses that."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -46,7 +46,7 @@ class SmallDisk:
             raise OSError(errno.EPERM, done.stderr.strip() or "mount failed")
 
     def fill(self) -> None:
-        """Leave no free byte."""
+        """Fill the disk until no byte is free."""
         with (self.directory / _FILLER).open("ab", buffering=0) as file:
             chunk = _CHUNK
             while chunk:

@@ -21,7 +21,7 @@ from streamhouse.chaos.fleet.proxy import Proxy, ProxyMode
 from streamhouse.chaos.options import FaultKind
 
 _TICK_S: Final = 0.05
-_STOP_PATIENCE_S: Final = 40.0  # above the agents' own limit for a graceful stop
+_STOP_WAIT_S: Final = 40.0  # above the agents' own limit for a graceful stop
 _RESTART_AFTER_S: Final = 1.0
 
 
@@ -82,7 +82,7 @@ class Nemesis:
         return Counter(each.kind for each in self.happened) + Counter(each.fault.kind.value for each in self._active)
 
     def run(self, seconds: float, *, stopped: Callable[[], bool], tick: Callable[[], None]) -> None:
-        """Faults for so long, or until ``stopped``."""
+        """Cause faults for this time, or until ``stopped``."""
         end_s = time.monotonic() + seconds
         next_s = time.monotonic() + self._plan.pause_s()
         while time.monotonic() < end_s and not stopped():
@@ -94,7 +94,7 @@ class Nemesis:
             time.sleep(_TICK_S)
 
     def watch(self, seconds: float, *, stopped: Callable[[], bool], tick: Callable[[], None]) -> None:
-        """No faults, only looking."""
+        """Watch the fleet without causing faults."""
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s and not stopped():
             self._step()
@@ -105,7 +105,7 @@ class Nemesis:
         """End every fault and start every agent."""
         for active in list(self._active):
             if active.fault.kind is FaultKind.STOP and active.agent is not None and active.agent.alive():
-                active.agent.wait(_STOP_PATIENCE_S)
+                active.agent.wait(_STOP_WAIT_S)
                 active.until_s = 0.0  # its time is over: what still runs is killed
             self._end(active)
         for agent in self._agents:
@@ -262,7 +262,7 @@ class Nemesis:
             store.set_mode(ProxyMode.PASS)
         elif kind is FaultKind.STOP:
             if agent.alive():
-                if time.monotonic() < active.until_s + _STOP_PATIENCE_S:
+                if time.monotonic() < active.until_s + _STOP_WAIT_S:
                     return  # it hands over; look again at the next tick
                 active.detail += "; did not end, and was killed"
                 agent.kill()

@@ -17,11 +17,11 @@ _HOST: Final = "127.0.0.1"
 class ProxyMode(StrEnum):
     PASS = "pass"
     CUT = "cut"
-    """What is open is closed once; new connections pass."""
+    """The proxy closes its open connections once, and lets new ones pass."""
     REFUSE = "refuse"
-    """What is open is closed, and so is every new connection at once."""
+    """The proxy closes its open connections, and closes every new one at once."""
     HOLD = "hold"
-    """Connections stay open and new ones are accepted, and nothing passes in either direction."""
+    """The proxy keeps and accepts connections, and forwards nothing in either direction."""
 
 
 class Proxy:

@@ -29,7 +29,7 @@ from streamhouse.chaos.records import Written, encode
 from streamhouse.core.randomness import SeededRandomness
 
 CLIENT: Final = "librdkafka"
-IMPATIENT: Final = {"reconnect.backoff.max.ms": 500, "log_level": 0, "socket.connection.setup.timeout.ms": 3000}
+QUICK_RECONNECT: Final = {"reconnect.backoff.max.ms": 500, "log_level": 0, "socket.connection.setup.timeout.ms": 3000}
 """Ten seconds between two attempts to connect would be most of a short run; agents that are gone are no news."""
 _SLOTS: Final = (IDEMPOTENT, IDEMPOTENT, IDEMPOTENT, PLAIN, PLAIN_FIVE, ACKS_ONE)
 _FLUSH_STEP_S: Final = 0.5
@@ -37,7 +37,7 @@ _FLUSH_STEP_S: Final = 0.5
 
 def create_topics(spec: LoadSpec, orders: Orders) -> int:
     """Returns 0 when every partition has a leader; 1, or NO_BROKER, when ``settle_s`` was not enough."""
-    admin = AdminClient({"bootstrap.servers": spec.bootstrap, **IMPATIENT})
+    admin = AdminClient({"bootstrap.servers": spec.bootstrap, **QUICK_RECONNECT})
     deadline_s = time.monotonic() + spec.settle_s
     problem: object = "nothing was asked"
     answered = False
@@ -154,7 +154,7 @@ class LibrdkafkaProducer:
                 self._close(topic, partition, number, f"not taken: {error}")
 
     def wait(self, rest_s: float, orders: Orders) -> None:
-        """Rest; longer while too much waits for an answer."""
+        """Rest for a moment, and longer while too many records wait for an answer."""
         until_s = time.monotonic() + rest_s
         while not orders.stop.is_set() and not self.broken:
             left_s = until_s - time.monotonic()
@@ -210,5 +210,5 @@ def _config(kind: ProducerKind, life: Life) -> dict[str, Any]:
         "socket.timeout.ms": 12_000,
         "retry.backoff.ms": 100,
         "message.max.bytes": 2_000_000,
-        **IMPATIENT,
+        **QUICK_RECONNECT,
     }

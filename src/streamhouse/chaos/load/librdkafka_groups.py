@@ -13,7 +13,7 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from streamhouse.chaos.history import History
-from streamhouse.chaos.load.librdkafka import CLIENT, IMPATIENT
+from streamhouse.chaos.load.librdkafka import CLIENT, QUICK_RECONNECT
 from streamhouse.chaos.load.process import Orders
 from streamhouse.chaos.load.spec import GroupSpec, LoadSpec
 from streamhouse.core.randomness import SeededRandomness
@@ -74,7 +74,12 @@ class Watch:
         self._history = history
         self._places = [TopicPartition(topic, partition) for topic, partition in spec.places]
         self._client = Consumer(
-            {"bootstrap.servers": spec.bootstrap, "group.id": group.name, "enable.auto.commit": False, **IMPATIENT}
+            {
+                "bootstrap.servers": spec.bootstrap,
+                "group.id": group.name,
+                "enable.auto.commit": False,
+                **QUICK_RECONNECT,
+            }
         )
 
     def look(self, *, compare: bool) -> bool:
@@ -190,7 +195,7 @@ class LibrdkafkaMember:
             "enable.auto.commit": False,
             "max.poll.interval.ms": _POLL_LIMIT_MS,
             **_SMALL_QUEUES,
-            **IMPATIENT,
+            **QUICK_RECONNECT,
         }
         if group.protocol == "classic":
             config |= {"session.timeout.ms": 10_000, "heartbeat.interval.ms": 2_000}
@@ -277,7 +282,7 @@ def read_finally(spec: LoadSpec, history: History, orders: Orders) -> int:
             "auto.offset.reset": "earliest",
             "check.crcs": True,
             **_SMALL_QUEUES,
-            **IMPATIENT,
+            **QUICK_RECONNECT,
         }
     )
     deadline_s = time.monotonic() + spec.settle_s

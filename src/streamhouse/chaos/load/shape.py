@@ -39,7 +39,7 @@ ACKS_ONE: Final = ProducerKind(name="acks-one", idempotent=False, acks="1", in_f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Burst:
-    """``count`` records for each of these partitions, then a rest."""
+    """A burst: ``count`` records for each of these partitions, and then a rest."""
 
     places: Sequence[tuple[str, int]]
     count: int

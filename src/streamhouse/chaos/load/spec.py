@@ -1,4 +1,4 @@
-"""What a client process is told, as one JSON document in a file."""
+"""The specification of a client process: one JSON document in a file."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Story:
     skipped: dict[FaultKind, str]
     good_share: float
     problems: Sequence[str]
-    """What went wrong with the run itself: its verdict may be incomplete."""
+    """The problems of the run itself, which may make its verdict incomplete."""
     killed: Sequence[str] = ()
     """Client processes that were killed: their history is incomplete."""
     judged: bool = True

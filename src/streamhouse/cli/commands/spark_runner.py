@@ -188,4 +188,4 @@ class _CurrentStderr(logging.StreamHandler[TextIO]):
 
     @stream.setter
     def stream(self, value: Any) -> None:
-        """Ignored."""
+        """Ignore the value, because the handler always writes to the present sys.stderr."""

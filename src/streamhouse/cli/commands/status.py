@@ -47,10 +47,10 @@ _FIGURES: Final = {
 
 
 class _Silent(Exception):
-    """Nothing answers, or not as the admin port does."""
+    """No process answers, or its answer is not one of an admin port."""
 
 
-class _Answer(NamedTuple):
+class _HttpAnswer(NamedTuple):
     status: int
     body: bytes
 
@@ -105,17 +105,17 @@ def _host_and_port(address: str | None) -> tuple[str, int]:
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), int(port)
 
 
-def _get(host: str, port: int, path: str) -> _Answer:
+def _get(host: str, port: int, path: str) -> _HttpAnswer:
     connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
     try:
         connection.request("GET", path)
         response = connection.getresponse()
-        return _Answer(response.status, response.read(_MAX_BODY_BYTES))
+        return _HttpAnswer(response.status, response.read(_MAX_BODY_BYTES))
     finally:
         connection.close()
 
 
-def _health(answer: _Answer) -> dict[str, Any]:
+def _health(answer: _HttpAnswer) -> dict[str, Any]:
     health = json.loads(answer.body)
     if not isinstance(health, dict) or not {"state", "process", "problems"} <= health.keys():
         raise _Silent(f"/readyz answers {answer.status}, and not as StreamHouse does")

@@ -1,4 +1,4 @@
-"""Lost races and fences: leases, epochs, transfers, and the sequences of idempotent producers."""
+"""The errors of lost races and fences: leases, epochs, transfers, and the sequences of idempotent producers."""
 
 from __future__ import annotations
 

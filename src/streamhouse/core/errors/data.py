@@ -1,4 +1,4 @@
-"""Bytes that fail a check, records that are gone, and versions that this build does not know (wire, formats, log)."""
+"""The errors of data: failed checks, records that are gone, and unknown versions (wire, formats, log)."""
 
 from __future__ import annotations
 

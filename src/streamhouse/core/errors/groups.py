@@ -1,4 +1,4 @@
-"""The rules of consumer groups, as Kafka's protocol names them."""
+"""The errors of consumer groups, as Kafka's protocol names them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The caller asked for something wrong: invalid, not there, or there already."""
+"""The errors of a request that is wrong: it is invalid, or what it names does not exist, or exists already."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Spark sink, pipelines and tables."""
+"""The errors of the Spark sink, pipelines and tables."""
 
 from __future__ import annotations
 

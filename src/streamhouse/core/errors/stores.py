@@ -1,4 +1,4 @@
-"""The object store, the metadata store and the write-ahead log; and writes that one of them delays."""
+"""The errors of the object store, the metadata store and the write-ahead log, and of writes that one of them delays."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Resolution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """Either a resolution, or all problems."""
+    """The result of a check: the resolved settings, or all problems."""
 
     resolution: Resolution | None
     problems: tuple[ConfigError, ...]

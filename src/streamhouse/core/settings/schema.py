@@ -35,7 +35,7 @@ from streamhouse.core.units import parse_duration, parse_size
 
 ENV_PREFIX: Final = "STREAMHOUSE_"
 DATA_DIR: Final = "{data_dir}"
-"""In a default: the value of ``data_dir``."""
+"""A default may contain this text, which stands for the value of ``data_dir``."""
 
 _METADATA: Final = "streamhouse.setting"
 E = TypeVar("E", bound=StrEnum)

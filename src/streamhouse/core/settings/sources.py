@@ -137,7 +137,7 @@ def _from_alias(setting: Setting, environ: Mapping[str, str]) -> Iterator[Found]
 
 
 def from_file(file: ConfigFile, schema: tuple[Setting, ...]) -> Iterator[Found]:
-    """Top-level keys and one level of sections."""
+    """Yield the settings of a TOML file, which may have top-level keys and one level of sections."""
     by_key = {setting.key: setting for setting in schema}
     sections = {setting.section for setting in schema if setting.section}
     for name, value in file.table.items():

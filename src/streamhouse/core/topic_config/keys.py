@@ -2,8 +2,8 @@
 
 Types, ranges, synonyms and defaults are Kafka's. Two things differ, on purpose: ``retention.ms`` defaults to 24
 hours; ``max.message.bytes`` may not exceed the largest batch this system takes. An inert config is accepted, checked,
-stored and described like any other, so that tools and deployment scripts written for Kafka work; its entry says why
-nothing depends on it.
+stored and described like any other, so that tools and deployment scripts written for Kafka work; its entry says why it
+has no effect. Only descriptions read that text.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ _DAY_MS: Final = 86_400_000
 _NO_REPLICAS: Final = "there are no follower replicas: the object store keeps the copies"
 _NO_LOCAL_LOG: Final = "there are no local log files; objects are sized by the settings segment.* and by compaction"
 _ALWAYS_REMOTE: Final = "all data is in the object store already, there is no second tier"
+_NO_RETENTION: Final = "deleting old records by age and size is not built yet"
+_NO_COMPACTION: Final = "key compaction is not built yet"
 _REPLICA: Final = r"[0-9]{1,10}:[0-9]{1,10}"
 _REPLICAS: Final = "* or a list of partition:broker pairs"
 
@@ -32,7 +34,8 @@ _KEYS: Final = (
         choices=("compact", "delete"),
         synonyms=("log.cleanup.policy",),
         doc="What happens to old records: `delete` drops them by age and size, `compact` keeps the newest of each key, "
-        "`compact,delete` does both. Empty keeps everything.",
+        "`compact,delete` does both, and empty keeps everything. Neither is built yet: all records are kept. With "
+        "`compact`, every record needs a key; without `delete`, DeleteRecords is refused.",
     ),
     TopicConfigKey(
         name="compression.gzip.level",
@@ -80,6 +83,7 @@ _KEYS: Final = (
         at_least=0,
         synonyms=("log.cleaner.delete.retention.ms",),
         doc="How long a tombstone outlives compaction, so that a slow reader still sees the deletion.",
+        inert=_NO_COMPACTION,
     ),
     TopicConfigKey(
         name="file.delete.delay.ms",
@@ -160,6 +164,7 @@ _KEYS: Final = (
         at_least=1,
         synonyms=("log.cleaner.max.compaction.lag.ms",),
         doc="A record older than this is compacted even if little else is worth it.",
+        inert=_NO_COMPACTION,
     ),
     TopicConfigKey(
         name="max.message.bytes",
@@ -202,6 +207,7 @@ _KEYS: Final = (
         at_most=1,
         synonyms=("log.cleaner.min.cleanable.ratio",),
         doc="The share of not yet compacted bytes from which compaction by key pays off.",
+        inert=_NO_COMPACTION,
     ),
     TopicConfigKey(
         name="min.compaction.lag.ms",
@@ -210,6 +216,7 @@ _KEYS: Final = (
         at_least=0,
         synonyms=("log.cleaner.min.compaction.lag.ms",),
         doc="A record younger than this is never compacted away.",
+        inert=_NO_COMPACTION,
     ),
     TopicConfigKey(
         name="min.insync.replicas",
@@ -255,6 +262,7 @@ _KEYS: Final = (
         default="-1",
         synonyms=("log.retention.bytes",),
         doc="How many bytes of a partition are kept under `delete`; a negative number means no limit.",
+        inert=_NO_RETENTION,
     ),
     TopicConfigKey(
         name="retention.ms",
@@ -263,6 +271,7 @@ _KEYS: Final = (
         at_least=-1,
         synonyms=("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
         doc="How long records are kept under `delete`; -1 means no limit. 24 hours by default, where Kafka has 7 days.",
+        inert=_NO_RETENTION,
     ),
     TopicConfigKey(
         name="segment.bytes",

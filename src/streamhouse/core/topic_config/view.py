@@ -94,7 +94,7 @@ class Description:
 
     name: str
     value: str | None
-    """None when it is a secret, or unset."""
+    """The value; None when it is a secret, or unset."""
     type: ConfigType
     source: ConfigSource
     read_only: bool

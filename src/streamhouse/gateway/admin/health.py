@@ -25,7 +25,7 @@ class HealthProblem:
     """The part that does not work: "the object store s3://bucket"."""
     problem: str
     since_ms: int
-    """When it began, by the wall clock."""
+    """The time at which the problem began, by the wall clock."""
     what_to_do: str
     blocks: bool
     """Whether the process cannot serve clients because of it."""

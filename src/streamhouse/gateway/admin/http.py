@@ -44,7 +44,7 @@ class BadRequest(Exception):
 
 
 def parse_head(head: bytes) -> Request:
-    """``head``: everything up to the empty line. Raises BadRequest."""
+    """Parse a request. ``head`` holds its bytes up to the empty line. Raises BadRequest."""
     try:
         lines = head.decode("ascii").removesuffix("\r\n\r\n").split("\r\n")
     except UnicodeDecodeError:

@@ -142,7 +142,7 @@ class AdminServer:
                 await asyncio.wait_for(writer.wait_closed(), _GRACE_S)
 
     async def _answer(self, reader: asyncio.StreamReader) -> bytes:
-        """Empty if the client has gone without a request."""
+        """Read one request and return the answer, which is empty if the client has gone without a request."""
         try:
             if len(self._under_way) > self._limits.max_connections:
                 raise BadRequest(

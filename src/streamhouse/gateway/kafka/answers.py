@@ -68,14 +68,14 @@ class Answers:
             self._ready += slots.popleft().pieces
 
     def take(self) -> list[BytesLike]:
-        """What may be sent now."""
+        """Return the answers that may be sent now."""
         ready, self._ready = self._ready, []
         self.held_bytes -= sum(map(len, ready))
         return ready
 
 
 def coalesce(pieces: list[BytesLike]) -> Iterator[BytesLike]:
-    """Few writes: small pieces joined, large ones as they are."""
+    """Join small pieces and keep large ones, so that a socket needs few writes."""
     if len(pieces) == 1:
         yield pieces[0]
         return

@@ -82,7 +82,7 @@ class Call:
 
 ColdHandler: TypeAlias = Callable[[Call, Message], Awaitable[Fields]]
 HotHandler: TypeAlias = Callable[[Call, memoryview], Buffers | Awaitable[Buffers | None] | None]
-"""None: no answer at all (acks=0)."""
+"""A handler that returns None sends no answer at all (acks=0)."""
 
 
 class CloseConnection(Exception):

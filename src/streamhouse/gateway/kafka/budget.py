@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Receiver(Protocol):
-    """Hashable, compared by identity."""
+    """A connection, as the budget sees it. It must be hashable and compared by identity."""
 
     def resume_receiving(self) -> None: ...
 
@@ -45,7 +45,7 @@ class MemoryBudget(Generic[_R]):
         return next(iter(self._receiving), None)
 
     def receiving(self) -> list[_R]:
-        """All that are in the middle of a request, the eldest first."""
+        """The connections that are in the middle of a request, the eldest first."""
         return list(self._receiving)
 
     def charge(self, count: int) -> None:

@@ -1,4 +1,4 @@
-"""One client's connection: frames in, handlers started, answers out in order. What is asked is not its business.
+"""One client's connection: takes frames, starts handlers, and sends answers in order. It does not know what is asked.
 
 A frame waits (in the inbox) while the one before it is served, unless that one is pipelined; while the requests under
 way take this connection's share of the memory; while the client does not take its answers; and after

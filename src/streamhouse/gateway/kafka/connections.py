@@ -103,7 +103,7 @@ class Connections:
     # What connections report.
 
     def admit(self, connection: KafkaConnection) -> tuple[str, str] | None:
-        """None, or why not: a reason to count and a text."""
+        """Return None if the connection is admitted, else why it is not: a reason to count and a text."""
         self.stats.accepted += 1
         host = connection.client.host
         if self._is_closed:

@@ -46,14 +46,14 @@ class _Told:
 
     def has_changed(self, answer: PartitionAnswer) -> bool:
         """Whether the client must get this answer. Remembers it as sent."""
-        news = bool(answer.size_bytes)
+        changed = bool(answer.size_bytes)
         if answer.high_watermark != self.high_watermark:
-            self.high_watermark, news = answer.high_watermark, True
+            self.high_watermark, changed = answer.high_watermark, True
         if answer.log_start_offset != self.log_start_offset:
-            self.log_start_offset, news = answer.log_start_offset, True
+            self.log_start_offset, changed = answer.log_start_offset, True
         if answer.error_code or answer.diverging is not None:
-            self.high_watermark, news = -1, True  # so that its recovery is news too
-        return news
+            self.high_watermark, changed = -1, True  # so that its recovery is a change too
+        return changed
 
 
 class _Session:
@@ -92,25 +92,25 @@ class FetchContext:
     def tell(self, answers: Sequence[PartitionAnswer]) -> tuple[int, Sequence[int]]:
         """Return the session id and the indexes of the answers to send. ``answers`` has one for each of ``wanted``."""
         if self._session is not None:
-            return self._session.session_id, _news_of(self._session, self.wanted, answers)
+            return self._session.session_id, _changes_of(self._session, self.wanted, answers)
         everything = range(len(answers))
         if not self._new or self._sessions is None:
             return NO_SESSION, everything
         return self._sessions.create(self.wanted, answers, by_id=self._by_id), everything
 
 
-def _news_of(session: _Session, wanted: Sequence[Wanted], answers: Sequence[PartitionAnswer]) -> list[int]:
-    news = []
+def _changes_of(session: _Session, wanted: Sequence[Wanted], answers: Sequence[PartitionAnswer]) -> list[int]:
+    changes = []
     for place, (topic, partition) in enumerate(wanted):
         name = (topic, partition.partition)
         told = session.partitions.get(name)
         if told is None:
             continue  # forgotten by a request that came meanwhile, which the client must have given up this one for
         if told.has_changed(answers[place]):
-            news.append(place)
+            changes.append(place)
             if answers[place].size_bytes:
                 session.partitions[name] = session.partitions.pop(name)
-    return news
+    return changes
 
 
 class FetchSessions:

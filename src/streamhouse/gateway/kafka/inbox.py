@@ -1,4 +1,4 @@
-"""Bytes in, frames out. No IO: the connection asks where the next bytes go and takes the frames that are complete.
+"""Turns bytes into frames. No IO: the connection asks where the next bytes go and takes the frames that are complete.
 
     scratch    one for the whole process; most reads bring whole frames, which are served from it in place
     own        what a connection keeps between reads: the beginning of a frame, or frames that must wait their turn
@@ -138,7 +138,7 @@ class Inbox:
         return total if waiting < total <= self._max_frame_bytes + _SIZE_BYTES else max(2 * waiting, MAX_WAITING_BYTES)
 
     def _move(self, at_least: int, wanted: int) -> None:
-        """Unread bytes to the front of another buffer."""
+        """Move the unread bytes to the front of another buffer."""
         waiting = self.waiting_bytes
         own = self._buffers.take(max(at_least, waiting + 1), max(wanted, waiting + 1))
         view = memoryview(own)

@@ -40,7 +40,7 @@ __all__ = ["KafkaServer", "Listener", "ServerLimits", "ServerStats"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """Where clients connect, and what they are told to connect to."""
+    """One listener: the address that it listens on, and the address that clients are given."""
 
     name: str
     host: str

@@ -35,7 +35,7 @@ class Stream:
         self.steps = 0
         """How many reads began where the one before ended."""
         self.ahead_offset = 0
-        """Everything below this offset was fetched or is being fetched."""
+        """All records below this offset were fetched or are being fetched."""
         self.ahead_bytes = 0
         """The bytes of it that the reader has not read yet."""
         self.task: asyncio.Task[None] | None = None

@@ -62,12 +62,12 @@ class Cursor:
         self.allowance = allowance
         self.batches: list[memoryview] = []
         self.full = False
-        """Nothing more fits."""
+        """True when the answer has no room for another batch."""
         self.confirmed = False
         """The end of the log was read fresh for this cursor."""
         self.error: StreamHouseError | None = None
         self.view: PartitionView | None = None
-        """What was last known of the partition."""
+        """The state of the partition, as it was last known."""
 
     @property
     def room(self) -> int:

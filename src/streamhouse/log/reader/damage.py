@@ -66,7 +66,7 @@ class _Known:
 
 
 class Damages:
-    """Belongs to one event loop. Must be closed."""
+    """The damaged ranges that reads have found. It belongs to one event loop and must be closed."""
 
     def __init__(
         self, *, metadata: MetadataStore, objects: ObjectReader, clock: Clock, stats: ReaderStats, report: Report
@@ -175,7 +175,7 @@ class Damages:
             return str(key)
         return f"{topic.name}/{key.partition}"
 
-    # Whether it is well again.
+    # The checks that a damaged range can be read again.
 
     async def _check_until_well(self) -> None:
         try:

@@ -39,7 +39,7 @@ class LedPartition(Protocol):
 
     @property
     def high_watermark(self) -> int:
-        """Everything below is committed."""
+        """The watermark of the partition: all records below it are committed."""
         ...
 
     def buffered_from(self, offset: int) -> Iterable[BufferedBatch]:
@@ -49,7 +49,7 @@ class LedPartition(Protocol):
 
 class LedPartitions(Protocol):
     def partition(self, key: PartitionKey) -> LedPartition | None:
-        """None when it is not led here."""
+        """Return None when this agent does not lead the partition."""
         ...
 
     async def wait_visible(self, key: PartitionKey, beyond_offset: int) -> None:

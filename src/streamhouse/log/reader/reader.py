@@ -58,7 +58,7 @@ class EndOffsets:
 
 
 class LogReader:
-    """Belongs to one event loop. Must be closed."""
+    """The reader of all partitions. It belongs to one event loop and must be closed."""
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ class LogReader:
         return found
 
     async def end_offsets(self, key: PartitionKey) -> EndOffsets:
-        """Both ends of the log, fresh (R16). Raises PartitionNotFound, NotLeader, MetadataError."""
+        """Return both ends of the log, read fresh (R16). Raises PartitionNotFound, NotLeader, MetadataError."""
         view = await self._views.fresh(key)
         self._check_end_is_known(key)
         end = self._end(view)
@@ -213,7 +213,7 @@ class LogReader:
         )
 
     async def close(self) -> None:
-        """Long polls end at once, as if their time were up."""
+        """Close the reader. Long polls end at once, as if their time were up."""
         await self._wakeups.close()
         await self._ahead.close()
         await self._damages.close()
@@ -296,7 +296,7 @@ class LogReader:
         return led is not None or (recent and self._wakeups.listening)
 
     def _take_from_memory(self, cursor: Cursor, led: LedPartition | None) -> bool:
-        """False if there was nothing to take."""
+        """Return False if there was no batch to take."""
         offset = cursor.offset
         found = self._tail.read(cursor.key, offset, cursor.room)
         if found is not None and found.batches:

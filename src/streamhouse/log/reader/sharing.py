@@ -236,7 +236,7 @@ class ByteLru(Generic[K, V]):
         return len(self._items)
 
     def __contains__(self, key: K) -> bool:
-        """Does not count as a use."""
+        """Whether the key is cached. Asking does not count as a use."""
         return key in self._items
 
     def get(self, key: K) -> V | None:

@@ -24,7 +24,7 @@ Waiter = asyncio.Future[bool]
 
 
 class Question(NamedTuple):
-    """When a call was sent: its answer does not include later changes."""
+    """Says when a call was sent: its answer does not include later changes."""
 
     sent_ms: int
     notices: int
@@ -117,7 +117,7 @@ class Views:
             self.refresh_soon(view.key)
 
     def notice(self, keys: Iterable[PartitionKey]) -> list[PartitionView]:
-        """These partitions have changed: earlier answers are out of date. Returns the known ones."""
+        """Mark earlier answers for these partitions as out of date, and return the partitions that are known."""
         self._notices += 1
         known = [view for view in map(self._views.get, keys) if view is not None]
         for view in known:

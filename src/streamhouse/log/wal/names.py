@@ -53,7 +53,7 @@ class WalDirectory:
 
     @property
     def is_empty(self) -> bool:
-        """No trace of a WAL."""
+        """True when the directory has no file of a WAL."""
         return not (self.log_files or self.spares or self.id_file or self.unconfirmed_id_file)
 
 

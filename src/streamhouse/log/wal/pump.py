@@ -20,7 +20,7 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncReport:
     lsn: int
-    """Everything up to this LSN is on the disk."""
+    """All frames up to this LSN are on the disk."""
     generation: int
     """The generation of the newest file whose header is on the disk."""
     sync_seconds: float
@@ -44,7 +44,7 @@ class Reports:
 
     on_synced: Callable[[SyncReport], None]
     on_failed: Callable[[BaseException], None]
-    """Called once; the pump does nothing after it."""
+    """Called once, when the pump has failed; it does nothing after that."""
     on_room: Callable[[RoomReport], None]
     """Called for every spare, and for a file that takes frames when it was made without one. If there is no room for
     such a file, the pump tries again after every pause, and frames for that file wait."""
@@ -60,7 +60,7 @@ class Pump(Protocol):
     def start(self, files: WalFiles, reports: Reports, *, max_batch_age_ms: int, room_pause_ms: int) -> None: ...
 
     def add_file(self, new: NewFile) -> None:
-        """Frames added from now on go into this file."""
+        """Write the frames that are added from now on into this file."""
         ...
 
     def add_frame(self, parts: Sequence[BytesLike], *, position: int, lsn: int) -> None: ...

@@ -111,7 +111,7 @@ class WalState:
         self._tried_spare: int | None = None
         """Ordered while there may be no room. No frame is planned for it before it is made."""
         self.file_missing = False
-        """Frames wait for the newest file, and the disk has no room for it."""
+        """True when frames wait for the newest file and the disk has no room for it."""
         self.no_room = ""
         """Why the disk had no room for another file at the last attempt; empty when no file is missing."""
         self.files_not_made = 0
@@ -227,12 +227,12 @@ class WalState:
     # Letting go.
 
     def synced(self, lsn: int, *, generation: int) -> None:
-        """Everything up to this LSN and the header of this generation are on the disk."""
+        """Record that all frames up to this LSN, and the header of this generation, are on the disk."""
         self.synced_lsn = lsn
         self._durable_generation = generation
 
     def settle(self, lsns: Iterable[int]) -> None:
-        """These frames are committed or dropped. Settling twice is harmless. Raises InvalidRequest for a future LSN."""
+        """Record frames as committed or dropped. A repeat is harmless. Raises InvalidRequest for a future LSN."""
         file: _LogFile | None = None
         for lsn in lsns:
             if file is None or not 0 <= lsn - file.first_lsn < len(file.frame_bytes):
@@ -359,7 +359,7 @@ class WalState:
         self._log_bytes += file.size_bytes
 
     def places(self, lsns: Iterable[int]) -> list[FrameGroup]:
-        """Which file holds each of these frames. They must not be settled: only then their files stay."""
+        """Return the file of each of these frames. They must not be settled: only then their files stay."""
         groups: dict[int, FrameGroup] = {}
         for lsn in sorted(lsns):
             file = self._file_of(lsn)
@@ -370,7 +370,7 @@ class WalState:
         return list(groups.values())
 
     def _file_of(self, lsn: int) -> _LogFile | None:
-        """None for a frame whose file is gone."""
+        """Return the file of a frame, or None if that file is gone."""
         if lsn >= self.next_lsn:
             raise InvalidRequest(f"WAL: LSN {lsn} was never assigned; the next one is {self.next_lsn}")
         index = bisect_right(self._first_lsns, lsn) - 1

@@ -132,7 +132,7 @@ class ThreadPump:
                 raise OtherLaneFailedError
 
     def _wait_for_runs(self) -> list[FrameRun]:
-        """Everything that is queued. Empty when the pump must end."""
+        """Return all that is queued; nothing when the pump must end."""
         with self._changed:
             while not (self._backlog.runs or self._stopping or self._failed):
                 self._writer_waits = True

@@ -74,7 +74,7 @@ class WalMetrics:
 
 
 class Wal:
-    """Made by ``open_wal``. Lives on one event loop."""
+    """An open WAL. ``open_wal`` makes it, and it belongs to one event loop."""
 
     def __init__(
         self,

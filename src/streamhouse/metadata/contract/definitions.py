@@ -26,7 +26,7 @@ class Definition:
     """A namespace: ``table``, ``pipeline``, ``object-store`` (app/store_binding.py), ``metadata-progress``."""
     name: str
     definition_id: UUID
-    """Made by its creator. One deleted and defined anew under its name is another."""
+    """The id that its creator has made. A definition that is deleted and made again under its name has another one."""
     document: str
     version: int
     """1 when created; one more with each change of document or wanted state."""
@@ -70,7 +70,7 @@ class Definitions(ABC):
 
     @abstractmethod
     async def delete_definition(self, kind: str, name: str, *, definition_id: UUID) -> bool:
-        """False when there is none of this id (any more). Raises InvalidRequest."""
+        """Delete a definition. Returns False when there is none of this id (any more). Raises InvalidRequest."""
 
     @abstractmethod
     async def get_definition(self, kind: str, name: str) -> Definition | None: ...

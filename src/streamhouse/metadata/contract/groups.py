@@ -60,7 +60,7 @@ class OffsetCommit:
     """The next offset to read. A negative one names no record: a consumer resets by its ``auto.offset.reset``."""
     leader_epoch: int = -1
     metadata: str = ""
-    """May hold NUL characters."""
+    """The metadata of the commit, which may hold NUL characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class Groups(ABC):
     async def fetch_offsets(
         self, group_id: str, keys: Sequence[PartitionKey] | None = None
     ) -> dict[PartitionKey, CommittedOffset]:
-        """All, or those of ``keys`` that have one. An unknown group has none."""
+        """Return all offsets of a group, or those of ``keys`` that have one. An unknown group has none."""
 
     @abstractmethod
     async def delete_offsets(self, group_id: str, fence: SlotFence, keys: Sequence[PartitionKey]) -> list[PartitionKey]:

@@ -39,11 +39,11 @@ LeaseKey = PartitionKey | SlotKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """Who asks: an agent, which run of it, and which WAL it writes."""
+    """The agent that asks for a lease: its id, its incarnation, and the WAL that it writes."""
 
     agent_id: str
     incarnation: UUID
-    """Made at process start. Another incarnation of the same agent id is another leader: it bumps the epoch."""
+    """The incarnation, made at process start. Another one of the same agent is another leader: it bumps the epoch."""
     wal_id: UUID
 
 
@@ -207,7 +207,7 @@ class Leases(ABC):
         """Turn open transfers past their deadline to FAILED and return them; drop ended ones older than ``keep_ms``."""
 
     async def acquire_partition_lease(self, key: LeaseKey, holder: Holder, *, ttl_ms: int | None) -> Lease:
-        """One key: the lease, or LeaseHeldByOther, or PartitionNotFound."""
+        """Acquire one lease and return it. Raises LeaseHeldByOther, PartitionNotFound."""
         (outcome,) = await self.acquire_leases(holder, [key], ttl_ms=ttl_ms)
         if outcome.lease is None or outcome.verdict is AcquireVerdict.GONE:
             raise PartitionNotFound(f"{key} does not exist or has no leader")

@@ -114,7 +114,7 @@ class LeaderlessSlice:
 
 
 class Verdict(StrEnum):
-    """What became of one partition of a commit (R10)."""
+    """The verdict of a commit for one partition (R10)."""
 
     COMMITTED = "committed"
     FENCED = "fenced"
@@ -124,13 +124,13 @@ class Verdict(StrEnum):
     TAKEN = "taken"
     """My epoch, but the watermark is past the base: other records stand there. Nothing was written."""
     GONE = "gone"
-    """No such partition: the topic was deleted. Tear down."""
+    """The partition does not exist, because its topic was deleted: close it."""
     STALE_OBJECT = "stale_object"
     """The object is older than the GC horizon and may be deleted: upload the same batches again (R6, R11)."""
 
 
 class BatchVerdict(StrEnum):
-    """What became of one batch of a leaderless commit (R14)."""
+    """The verdict of a leaderless commit for one batch (R14)."""
 
     APPENDED = "appended"
     DUPLICATE = "duplicate"
@@ -230,7 +230,7 @@ class ProducerPage:
 
     states: tuple[ProducerState, ...]
     more: bool
-    """True when the limit cut the page."""
+    """True when there are more producers than the limit of the page."""
     forgotten_up_to: int
     """The highest producer id that may have written here before and has no window for a leader any more; -1 if there is
     none. Windows go when ``expire_producers`` drops them, when they are idle for longer than the caller wants, and with

@@ -81,7 +81,7 @@ class DereferencedObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Who works on something at present. For scheduling only: safety never depends on it."""
+    """A claim says who works on something at present. It is for scheduling only: safety never depends on it."""
 
     name: str
     owner: str
@@ -117,7 +117,7 @@ class Maintenance(ABC):
 
     @abstractmethod
     async def list_compactions(self) -> list[Compaction]:
-        """All that are pending, in key order."""
+        """Return all pending compactions, in the order of their keys."""
 
     @abstractmethod
     async def apply_compaction(self, key: PartitionKey, compaction_id: UUID) -> CompactionVerdict:
@@ -131,7 +131,7 @@ class Maintenance(ABC):
 
     @abstractmethod
     async def abort_compaction(self, key: PartitionKey, compaction_id: UUID) -> bool:
-        """Clear the record and dereference its object. False when it was not pending."""
+        """Clear the record of a compaction and dereference its object. Returns False when it was not pending."""
 
     @abstractmethod
     async def advance_log_start(self, key: PartitionKey, offset: int) -> PartitionState:

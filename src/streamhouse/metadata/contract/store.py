@@ -30,11 +30,11 @@ class Durability(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterInfo:
     cluster_id: UUID
-    """Made once, at the first start; what Kafka clients see."""
+    """The id that Kafka clients see. It is made once, at the first start."""
     durability: Durability | None
-    """None until the first bind."""
+    """The durability that the store is bound to; None until the first bind."""
     wal_id: UUID | None
-    """Set iff durability is WAL."""
+    """The id of the WAL, if the durability is WAL; else None."""
     gc_horizon_ms: int
     schema_version: int
     backend: str
@@ -87,7 +87,7 @@ class MetadataStore(Topics, Log, Leases, Agents, Groups, Maintenance, Pipeline, 
 
     @abstractmethod
     async def close(self) -> None:
-        """Idempotent. Calls under way end first or are cancelled; subscriptions end."""
+        """Close the store. Calls under way end or are cancelled, and subscriptions end. A second call does nothing."""
 
     @abstractmethod
     async def cluster_info(self) -> ClusterInfo: ...

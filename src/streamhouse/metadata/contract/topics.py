@@ -15,7 +15,7 @@ from streamhouse.core.ids import PartitionKey, TopicId
 
 
 class WriteMode(StrEnum):
-    """Who assigns offsets. Fixed at creation: flipping it would reuse offsets (R19)."""
+    """Says who assigns offsets. It is fixed at creation, because a change would reuse offsets (R19)."""
 
     LEASED = "leased"
     LEADERLESS = "leaderless"
@@ -64,7 +64,7 @@ class PartitionState:
     """The next offset; everything below is committed."""
     log_start_offset: int
     last_stable_offset: int
-    """Equal to the watermark until transactions exist."""
+    """The last stable offset, which is the watermark until transactions exist."""
     leader_epoch: int
     """0 until the first lease; always 0 on a leaderless topic."""
     write_mode: WriteMode
@@ -96,7 +96,7 @@ class Topics(ABC):
 
     @abstractmethod
     async def list_topics(self) -> list[Topic]:
-        """All of them, by name."""
+        """Return all topics, in the order of their names."""
 
     @abstractmethod
     async def delete_topic(self, topic_id: TopicId) -> bool:

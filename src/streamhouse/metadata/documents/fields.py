@@ -1,4 +1,4 @@
-"""Taking a JSON document apart strictly: every field typed and bounded, every key known, every error with its place.
+"""Takes a JSON document apart strictly: every field typed and bounded, every key known, every error with its place.
 
 Owns nothing about what a document means. Pure; no IO.
 """

@@ -20,7 +20,7 @@ from streamhouse.metadata.documents.fields import Fields, dump, load
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendRecord:
-    """What one append became on one partition; a repeat is answered from it."""
+    """The result of one append on one partition; a repeat is answered from it."""
 
     append_id: AppendId
     outcome: SliceOutcome

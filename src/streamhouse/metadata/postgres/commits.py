@@ -1,4 +1,4 @@
-"""The two commits: a call turned into columns, sent as one statement, and its answer read."""
+"""The two commits: each turns a call into columns, sends them as one statement, and reads the answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading the sparse index: ceiling lookups and scans, each one statement and so one consistent view.
+"""Reads the sparse index: ceiling lookups and scans, each one statement and so one consistent view.
 
 Entries wholly below the log start are absent for all of them: retention drops those little by little.
 """

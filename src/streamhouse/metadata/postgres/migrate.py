@@ -1,4 +1,4 @@
-"""Bringing the schema up to date at opening: under a lock, in one transaction, refusing a newer one."""
+"""Brings the schema up to date at opening: under a lock, in one transaction, refusing a newer one."""
 
 from __future__ import annotations
 

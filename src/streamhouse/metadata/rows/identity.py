@@ -19,7 +19,7 @@ RETURNING topic_id, partition_id
 class IdentityRows(RowStore, MetadataStore):
     _PRODUCT: ClassVar[str]
     _VERSION: ClassVar[str]
-    """SQL of the server's version."""
+    """The SQL that returns the server's version."""
 
     async def cluster_info(self) -> ClusterInfo:
         return await self._query(self._info)

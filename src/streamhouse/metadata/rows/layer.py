@@ -78,7 +78,7 @@ Step = Callable[[RowTx], Coroutine[Any, Any, T]]
 
 
 class RowStore(ABC):
-    """What the areas need of a store."""
+    """The operations that the areas of this package need of a store."""
 
     @abstractmethod
     async def _query(self, step: Step[T]) -> T:
@@ -113,7 +113,7 @@ def as_topic_id(stored: Any) -> TopicId:
 
 
 def key_columns(keys: Iterable[PartitionKey]) -> tuple[list[UUID], list[int]]:
-    """Two lists, for ``unnest($1::uuid[], $2::integer[])``."""
+    """Return keys as two lists, for ``unnest($1::uuid[], $2::integer[])``."""
     listed = list(keys)
     return [key.topic_id for key in listed], [key.partition for key in listed]
 

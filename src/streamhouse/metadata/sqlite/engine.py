@@ -48,7 +48,7 @@ class Engine(ABC):
 
     @abstractmethod
     async def stop(self) -> None:
-        """Stop, after the calls under way have ended. Idempotent."""
+        """Stop after the calls under way have ended. A second call does nothing."""
 
     @abstractmethod
     async def write(self, step: Callable[[Tx], T]) -> T: ...

@@ -1,4 +1,4 @@
-"""Finding entries: by offset, by time, by range. Each is a ceiling lookup on an index, never a scan from the start.
+"""Finds entries: by offset, by time, by range. Each is a ceiling lookup on an index, never a scan from the start.
 
 Entries wholly below the log start are absent for all of them: retention drops those little by little.
 """

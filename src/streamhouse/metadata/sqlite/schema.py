@@ -1,4 +1,4 @@
-"""Bringing a file to this build's schema: under the write lock, all migrations or none."""
+"""Brings a file to this build's schema: under the write lock, all migrations or none."""
 
 from __future__ import annotations
 

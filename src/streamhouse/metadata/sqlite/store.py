@@ -46,7 +46,9 @@ from streamhouse.metadata.sqlite.engine import Engine, InlineEngine, ThreadedEng
 from streamhouse.metadata.sqlite.schema import migrate
 from streamhouse.metadata.sqlite.shell import Shell, read, write
 
-_WATCH_INTERVAL_S: Final = 0.05  # how late a subscriber hears of another process's commit; the question costs 10 µs
+_WATCH_INTERVAL_S: Final = (
+    0.05  # after another process's commit, subscribers are notified this late; a look costs 10 µs
+)
 
 
 class SqliteMetadata(

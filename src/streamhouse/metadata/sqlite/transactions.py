@@ -36,7 +36,7 @@ class Tx:
         self.changes: list[Change] = []
 
     def run(self, sql: str, values: Values = ()) -> int:
-        """Execute; returns how many rows were changed."""
+        """Execute a statement and return how many rows it has changed."""
         return self._connection.execute(sql, values).rowcount
 
     def run_many(self, sql: str, rows: Sequence[Values]) -> int:

@@ -65,7 +65,7 @@ class Application:
         return own
 
     def is_alive(self) -> bool:
-        """True while its JVM or server answers."""
+        """True while the JVM or the Connect server answers."""
         try:
             if self._remote is not None:
                 return bool(self._spark.version)

@@ -49,7 +49,7 @@ class Attempt:
         return found
 
     def failure(self) -> str | None:
-        """One line; None when the query has not failed."""
+        """The error of the query in one line; None when it has not failed."""
         error = self.query.exception()
         if error is None:
             return None

@@ -77,7 +77,7 @@ class Stored(Generic[S]):
 
     @property
     def run_key(self) -> Hashable:
-        """Equal for two definitions that run alike. The wanted state and the version are not part of it."""
+        """A value that is equal for two definitions that run alike, without the wanted state and the version."""
         return self.definition_id, self.generation, json.dumps(self.spec.to_document(), sort_keys=True)
 
 
@@ -113,7 +113,7 @@ class Catalog(Generic[S]):
         return found
 
     async def list(self) -> list[Stored[S]]:
-        """All that can be read. One that a newer version has written is logged and left out."""
+        """Return all definitions that can be read. One that a newer version has written is logged and left out."""
         found: list[Stored[S]] = []
         for definition in await self._metadata.list_definitions(self._kind.name):
             try:

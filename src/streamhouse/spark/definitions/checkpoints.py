@@ -175,7 +175,7 @@ def checkpoints_of(directory: str, definition_id: UUID) -> list[OldCheckpoint]:
 
 
 def remove(checkpoints: Iterable[OldCheckpoint]) -> None:
-    """Also removes the directory that contains them, once it is empty."""
+    """Remove checkpoints, and the directory that contains them once it is empty."""
     for checkpoint in checkpoints:
         shutil.rmtree(checkpoint.path, ignore_errors=True)
         with suppress(OSError):

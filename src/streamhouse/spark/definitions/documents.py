@@ -65,7 +65,7 @@ class KeyRule:
     before: Callable[[Any], Any] | None = None
     """Called with the value as it was written. Returns the value to convert; for short forms."""
     check: Callable[[Any], object] | None = None
-    """Called with the converted value."""
+    """A check that is called with the converted value."""
 
 
 _NO_RULE: Final = KeyRule()
@@ -79,7 +79,7 @@ def read(kind: type[D], document: object) -> tuple[D | None, list[DocumentProble
 
 
 def _value(kind: Any, value: Any, path: Path, problems: list[DocumentProblem]) -> Any:
-    """None if there were problems."""
+    """Return the converted value, or None if there were problems."""
     if value is None and NoneType in get_args(kind):
         return None
     base, rule = _unwrapped(kind)

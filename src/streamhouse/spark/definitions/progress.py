@@ -30,7 +30,7 @@ from streamhouse.spark.offsets import Offsets, StreamOffset, TopicPartition, off
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcePosition:
-    """Up to where one source has been read."""
+    """The position up to which one source has been read."""
 
     offsets: Offsets
     topic_ids: Mapping[str, TopicId]
@@ -84,7 +84,7 @@ class Batch:
 
     @property
     def done(self) -> Progress:
-        """What a target remembers when it has this batch."""
+        """Return what a target remembers when it has this batch."""
         return Progress(generation=self.generation, query_id=self.query_id, batch_id=self.batch_id, position=self.end)
 
 
@@ -114,7 +114,7 @@ def read_progress(text: str) -> Progress:
 
 
 def decide(stored: Progress | None, batch: Batch) -> BatchCheck:
-    """What is to be done with ``batch``. Raises BatchRegressed."""
+    """Decide what to do with ``batch``. Raises BatchRegressed."""
     if stored is not None and stored.generation > batch.generation:
         raise _refused(batch, "the definition was reset meanwhile", hint="stop this runner: it runs an old definition")
     if stored is None or stored.generation < batch.generation:

@@ -23,7 +23,7 @@ class RunState(StrEnum):
     FAILED = "failed"
     """The runner starts it again at ``retry_at_ms``."""
     FINISHED = "finished"
-    """It has read what there was, as its definition asks."""
+    """The query has read all records that there were, as its definition asks."""
     STOPPED = "stopped"
 
 

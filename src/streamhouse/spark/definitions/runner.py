@@ -115,7 +115,7 @@ class Runner(Generic[S]):
             self._end()
 
     def _tick(self) -> bool:
-        """One look at everything. True while anything is wanted or has not stopped."""
+        """Look at all definitions once. Returns True while any is wanted or has not stopped."""
         everything = self._connection.run(self._list())
         self._claims.hold(self._own_claim)
         self._beside(everything)

@@ -80,7 +80,7 @@ class DefinitionService(ABC, Generic[S]):
         """Start the query of a definition. ``once``: it reads what there is and ends, whatever the definition says."""
 
     def is_shared(self, stored: Stored[S]) -> bool:
-        """False for a definition that has to run in a Spark application of its own."""
+        """Return False for a definition that has to run in a Spark application of its own."""
         return True
 
     @property
@@ -102,7 +102,7 @@ class DefinitionService(ABC, Generic[S]):
         return self.ask(lambda catalog: catalog.want(name, wanted, reset=reset))
 
     def checkpoints(self, name: str) -> Sequence[OldCheckpoint]:
-        """Those that are on this machine, of all generations."""
+        """Return the checkpoints on this machine, of all generations."""
         stored = self.get(name)
         directory = checkpoint_directory(self.place.checkpoints, self.kind, stored.name)
         return checkpoints_of(directory, stored.definition_id)

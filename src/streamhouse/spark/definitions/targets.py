@@ -72,7 +72,7 @@ class BatchWriter(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPlan:
-    """All that the process needs that writes a batch."""
+    """The values that a process needs to write a batch."""
 
     owner: str
     """The name that messages use: "pipeline orders"."""

@@ -143,7 +143,7 @@ _SOURCES_RULE: Final = KeyRule(
 )
 
 
-class _Source(Document, frozen=True, kw_only=True):
+class _SourceDocument(Document, frozen=True, kw_only=True):
     topic: TopicName | None = None
     schema: Annotated[str, Meta(min_length=1, max_length=64 * 1024)] | None = None
     format: Format | None = None
@@ -164,7 +164,7 @@ class _Source(Document, frozen=True, kw_only=True):
             )
 
 
-class _Target(Document, frozen=True, kw_only=True):
+class _TargetDocument(Document, frozen=True, kw_only=True):
     topic: Annotated[TopicTarget, KeyRule(before=_topic_of)] | None = None
     postgres: Annotated[PostgresTarget, KeyRule(before=_with_mode)] | None = None
     table: TableTarget | None = None
@@ -177,11 +177,11 @@ class _Target(Document, frozen=True, kw_only=True):
 
 class _Pipeline(Document, frozen=True, kw_only=True):
     name: Annotated[Text, KeyRule(example="name: orders-per-minute", check=check_pipeline_name)]
-    sources: Annotated[dict[Annotated[str, Meta(pattern=_VIEW), _VIEW_RULE], _Source | None], _SOURCES_RULE]
+    sources: Annotated[dict[Annotated[str, Meta(pattern=_VIEW), _VIEW_RULE], _SourceDocument | None], _SOURCES_RULE]
     sql: Annotated[
         str, Meta(min_length=1, max_length=MAX_DEFINITION_BYTES // 2), KeyRule(example="sql: SELECT … FROM …")
     ]
-    target: Annotated[_Target, KeyRule(example=_TARGET_EXAMPLE, before=_check_one_target)]
+    target: Annotated[_TargetDocument, KeyRule(example=_TARGET_EXAMPLE, before=_check_one_target)]
     output_mode: OutputMode = OutputMode.APPEND
     trigger: Annotated[Text, KeyRule(check=_trigger)] | None = None
     isolated: Flag = False
@@ -206,7 +206,7 @@ def _pipeline(found: _Pipeline) -> PipelineSpec:
     trigger_ms, available_now = _trigger(found.trigger)
     return PipelineSpec(
         name=found.name,
-        sources=tuple(_source(view, source or _Source()) for view, source in found.sources.items()),
+        sources=tuple(_source(view, source or _SourceDocument()) for view, source in found.sources.items()),
         sql=found.sql.strip().rstrip(";").strip(),
         target=found.target.chosen(),
         output_mode=found.output_mode,
@@ -216,7 +216,7 @@ def _pipeline(found: _Pipeline) -> PipelineSpec:
     )
 
 
-def _source(view: str, found: _Source) -> SourceSpec:
+def _source(view: str, found: _SourceDocument) -> SourceSpec:
     return SourceSpec(
         view=view,
         topic=found.topic or view,

@@ -1,4 +1,4 @@
-"""The tasks' half of the PostgreSQL target: rows to the staging table by COPY, as fast as Arrow writes CSV."""
+"""The tasks' half of the PostgreSQL target: it sends rows to the staging table by COPY, as fast as Arrow writes CSV."""
 
 from __future__ import annotations
 

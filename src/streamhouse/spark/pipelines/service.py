@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Applied:
     name: str
     action: str
-    """created, updated or unchanged."""
+    """What was done: created, updated or unchanged."""
     wanted: WantedState
     changes: tuple[str, ...] = ()
 

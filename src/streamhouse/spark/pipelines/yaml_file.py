@@ -32,7 +32,7 @@ _MAX_DEPTH: Final = 32
 class WantedPipeline:
     spec: PipelineSpec
     wanted: WantedState | None
-    """None: the file does not say."""
+    """The wanted state; None if the file does not say."""
     line: int
 
 

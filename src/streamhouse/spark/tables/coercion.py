@@ -1,4 +1,4 @@
-"""A decoded value into the type of its column, or the reason why it does not fit. Pure.
+"""Converts a decoded value to the type of its column, or says why it does not fit. Pure.
 
 Nothing is rounded or cut: what does not fit exactly is the record's fault, and the reason says so.
 """
@@ -24,7 +24,7 @@ _SHOWN_CHARS: Final = 60
 
 @lru_cache(maxsize=4096)
 def coercion_to(kind: pa.DataType) -> Coerce:
-    """None stays None, whatever the type."""
+    """Return the function that converts values to this type. It returns None for None."""
     strict = _coercion(kind)
 
     def coerce(value: Any) -> Any:

@@ -134,7 +134,7 @@ class DeltaStore(TableStore):
         return self.until_alone(attempt)
 
     def forgettable(self, before_ms: int) -> int:
-        """None: Delta removes old versions with its log, after a time of its own."""
+        """Return 0, because Delta removes old versions with its log, after a time of its own."""
         return 0
 
     def current_files(self) -> set[str]:

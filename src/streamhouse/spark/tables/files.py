@@ -1,4 +1,4 @@
-"""A task's rows into Parquet files, one time bucket to a file.
+"""Writes a task's rows into Parquet files, one time bucket to a file.
 
 Rows are collected in memory up to a limit and then written. So a file has one set of columns, and a later file of the
 same task may have more. The commit reconciles them. A file that no commit names is not part of the table.

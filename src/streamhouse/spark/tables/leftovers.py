@@ -40,7 +40,7 @@ class FoundFile:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vacuumed:
     files: tuple[FoundFile, ...]
-    """What was removed, or would be."""
+    """The files and versions that were removed, or would be."""
     snapshots: int = 0
     """Iceberg only: versions that can no longer be read."""
 

@@ -53,7 +53,7 @@ _KEPT_ENTRIES: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
+class _LogEntry:
     number: int
     ddl: str
     progress: str | None = None
@@ -87,7 +87,7 @@ class ParquetStore(TableStore):
         if self._last() is None:
             self.check_free(_OURS, _LOG_STORES_OWN)
             try:
-                self._put(_Entry(number=1, ddl=ddl_of(schema), queries={}, merging=[]))
+                self._put(_LogEntry(number=1, ddl=ddl_of(schema), queries={}, merging=[]))
             except LostRace:
                 return
 
@@ -203,14 +203,14 @@ class ParquetStore(TableStore):
         return self.until_alone(attempt)
 
     def forgettable(self, before_ms: int) -> int:
-        """Always 0: a directory has one version."""
+        """Return 0, because a directory has one version."""
         return 0
 
     def current_files(self) -> set[str]:
         return set(self._files())
 
     def referred_files(self, before_ms: int, *, as_if_forgotten: bool) -> set[str]:
-        """All visible files, and the staged files of decided compactions."""
+        """Return all visible files, and the staged files of decided compactions."""
         entry = self._need()
         return set(self._files()) | {piece["staged"] for piece in entry.merging}
 
@@ -266,12 +266,12 @@ class ParquetStore(TableStore):
             with suppress(FileNotFoundError):
                 filesystem.delete_file(f"{self.location.path}/{path}")
 
-    def _is_committed(self, path: str, entry: _Entry) -> bool:
+    def _is_committed(self, path: str, entry: _LogEntry) -> bool:
         match = _NAME.fullmatch(path.rpartition("/")[2])
         return match is None or int(match["batch"]) <= entry.queries.get(match["query"], -1)
 
     def _files(self) -> dict[str, int]:
-        """Everything that readers see, with its size."""
+        """Return the files that readers see, each with its size."""
         return {path: size for path, size in self._list("").items() if not path.startswith(f"{_OURS}/")}
 
     def _list(self, below: str) -> dict[str, int]:
@@ -286,13 +286,13 @@ class ParquetStore(TableStore):
 
     # The log.
 
-    def _need(self) -> _Entry:
+    def _need(self) -> _LogEntry:
         entry = self._last()
         if entry is None:
             raise NotFound(f"there is no Parquet table of ours in {self.location.url}")
         return entry
 
-    def _last(self) -> _Entry | None:
+    def _last(self) -> _LogEntry | None:
         async def look() -> tuple[list[str], bytes]:
             objects = await self._log.objects()
             keys = sorted([info.key async for info in objects.list(_LOG)])
@@ -302,11 +302,11 @@ class ParquetStore(TableStore):
         if not keys:
             return None
         try:
-            return _Entry(**json.loads(text))
+            return _LogEntry(**json.loads(text))
         except (ValueError, TypeError) as error:
             raise CorruptDocument(f"{self.location.url}/{keys[-1]} cannot be read") from error
 
-    def _put(self, entry: _Entry) -> None:
+    def _put(self, entry: _LogEntry) -> None:
         """Raises LostRace when another writer was first."""
 
         async def put() -> None:
@@ -330,7 +330,7 @@ def _log_key(number: int) -> str:
     return f"{_LOG}{number:020d}.json"
 
 
-def _progress(entry: _Entry) -> Progress | None:
+def _progress(entry: _LogEntry) -> Progress | None:
     return None if entry.progress is None else read_progress(entry.progress)
 
 

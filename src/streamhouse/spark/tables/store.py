@@ -39,7 +39,7 @@ class LostRace(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What a batch needs to know of its table."""
+    """The state of a table that a batch needs to know."""
 
     schema: pa.Schema
     """The schema, without the column that directories stand for."""
@@ -48,7 +48,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableState:
-    """What people want to know of it."""
+    """The state of a table that is shown to people."""
 
     files: int
     rows: int
@@ -80,7 +80,7 @@ class TableStore(ABC):
 
     @abstractmethod
     def create(self, schema: pa.Schema) -> None:
-        """If it is not there yet."""
+        """Create the table if it does not exist."""
 
     @abstractmethod
     def look(self) -> Standing:
@@ -96,7 +96,7 @@ class TableStore(ABC):
 
     @abstractmethod
     def commit(self, batch: Batch, files: Sequence[WrittenFile]) -> bool:
-        """False when the batch was there already. Raises BatchRegressed, TableBusy."""
+        """Commit a batch. Returns False when the table had it already. Raises BatchRegressed, TableBusy."""
 
     @abstractmethod
     def compact(self, *, small_bytes: int, target_bytes: int) -> Compacted:
@@ -215,7 +215,7 @@ class TableStore(ABC):
 
 
 def added_columns(known: pa.Schema, files: Sequence[WrittenFile]) -> pa.Schema:
-    """What files bring beyond the table's columns."""
+    """Return the columns that files have and the table has not."""
     return pa.schema(list(new_columns(known, [file.schema for file in files]).items()))
 
 

@@ -46,7 +46,7 @@ class TaskPlan:
     batch: str
     """The prefix of every file name: the query and the batch."""
     values: ValueSpec | None
-    """None: the rows are the table's own columns."""
+    """How values become rows; None if the rows have the table's own columns."""
     known_ddl: str
     """The columns that the table has, when they are inferred."""
     topic: str
@@ -58,7 +58,7 @@ class TaskPlan:
 class TaskResult:
     files: tuple[WrittenFile, ...]
     dead: bytes | None
-    """What the sink's commit needs."""
+    """The values that the sink's commit needs."""
     bad_count: int
 
 

@@ -1,4 +1,4 @@
-"""Records' values into rows: JSON of a given or an inferred schema, or Avro. What cannot become a row keeps its reason.
+"""Turns values into rows: JSON of a given or an inferred schema, or Avro. What cannot become a row keeps its reason.
 
 A decoder belongs to one task. Under an inferred schema it meets fields that the table has no column for yet; those
 become columns at the batch's commit, together with what the other tasks have found.
@@ -38,7 +38,7 @@ _CONFLUENT_HEADER_BYTES: Final = 5
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
     rows: list[int]
-    """Which of the values became rows."""
+    """The indexes of the values that became rows."""
     columns: Mapping[str, pa.Array]
     bad: list[tuple[int, str]]
     """The values that did not become rows, and why."""
@@ -57,7 +57,7 @@ def value_columns(values: ValueSpec) -> pa.Schema:
 
 
 def row_schema(spec: TableSpec) -> pa.Schema:
-    """Our own columns and those of the values. Raises InvalidSetting."""
+    """Return our own columns and those of the values. Raises InvalidSetting."""
     return merged_schema(OWN_COLUMNS, value_columns(spec.values))
 
 

@@ -44,7 +44,7 @@ def find_postgres() -> PostgresBinaries:
 
 
 def _debian_postgres() -> list[Path]:
-    """Newest first."""
+    """The versions, the newest first."""
 
     def version(directory: Path) -> tuple[int, ...]:
         return tuple(int(number) for number in re.findall(r"\d+", directory.parent.name))

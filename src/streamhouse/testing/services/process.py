@@ -1,4 +1,4 @@
-"""Starting and stopping one server process, and the directory it may write to.
+"""Starts and stops one server process, and makes the directory that it may write to.
 
 Two ways: *supervised* for tests (ends with its parent, however the parent ends; see supervisor.py) and *detached* for
 ``make services-up`` (lives on until told to stop). Knows nothing about any particular server.

@@ -116,7 +116,7 @@ class S3Service(Service):
 
 
 def wanted_kind() -> str:
-    """Which server the environment asks for."""
+    """Return the server that the environment asks for."""
     wanted = (os.environ.get("S3") or "seaweedfs").lower()
     if wanted not in PROGRAMS:
         raise ServiceMissing(f"S3={wanted} is not a server known here", hint="use S3=seaweedfs or S3=minio")

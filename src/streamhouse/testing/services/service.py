@@ -16,7 +16,7 @@ _START_ATTEMPTS = 3  # another process may take a port between our look and the 
 
 
 class Stoppable(ABC):
-    """Whatever runs; a context manager that stops it."""
+    """A running service: a context manager that stops it."""
 
     @abstractmethod
     def stop(self) -> None:

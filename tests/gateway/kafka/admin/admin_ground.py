@@ -14,7 +14,7 @@ from streamhouse.gateway.kafka.wire.message import Message
 from streamhouse.gateway.kafka.wire.schema import read_response, write_request
 from streamhouse.testing.plugin import RunningStreamHouse, running
 
-PATIENCE_S = 120
+WAIT_S = 120
 METADATA, CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID = 3, 19, 20, 22
 DESCRIBE_CONFIGS, ALTER_CONFIGS, DESCRIBE_LOG_DIRS, CREATE_PARTITIONS = 32, 33, 35, 37
 INCREMENTAL_ALTER_CONFIGS, DESCRIBE_CLUSTER = 44, 60
@@ -27,7 +27,7 @@ class KafkaPort:
         self.address = address
         self._names = itertools.count()
         host, _, port = address.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
+        self._socket = socket.create_connection((host, int(port)), timeout=WAIT_S)
 
     def close(self) -> None:
         self._socket.close()

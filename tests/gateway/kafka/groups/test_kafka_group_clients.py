@@ -19,7 +19,7 @@ with warnings.catch_warnings():  # kafka-python reads its schemas by a deprecate
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import KafkaConsumer
 
-PATIENCE_S = 60.0
+WAIT_S = 60.0
 RECORDS = 40
 
 
@@ -37,7 +37,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStream
         producer = Producer({"bootstrap.servers": ready.api.kafka_addresses[0]})
         for number in range(RECORDS):
             producer.produce("orders", value=b"%d" % number, key=b"%d" % number)
-        assert producer.flush(PATIENCE_S) == 0
+        assert producer.flush(WAIT_S) == 0
         yield ready
 
 
@@ -67,7 +67,7 @@ class Reader:
 
 
 def until(done: Callable[[], bool], *readers: Reader) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + WAIT_S
     while not done():
         assert time.monotonic() < deadline, [(len(reader.read), reader.partitions) for reader in readers]
         for reader in readers:

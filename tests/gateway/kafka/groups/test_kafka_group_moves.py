@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, Producer
 from streamhouse import StreamHouse
 from streamhouse.metadata.contract import SlotKey, slot_of
 
-PATIENCE_S = 30.0
+WAIT_S = 30.0
 RECORDS = 4
 
 
@@ -45,7 +45,7 @@ async def coordinators(sh: StreamHouse) -> dict[SlotKey, str]:
 
 async def a_group_of(sh: StreamHouse, name: str) -> str:
     """A group that the agent ``name`` coordinates when it is there."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_S):
         while True:
             held = [slot for slot, agent in (await coordinators(sh)).items() if agent == name]
             if held:
@@ -54,7 +54,7 @@ async def a_group_of(sh: StreamHouse, name: str) -> str:
 
 
 async def coordinated_by(sh: StreamHouse, group: str, name: str) -> None:
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(WAIT_S):
         while True:
             if (await coordinators(sh)).get(slot_of(group)) == name:
                 return
@@ -65,7 +65,7 @@ def write(address: str) -> None:
     producer = Producer({"bootstrap.servers": address})
     for number in range(RECORDS):
         producer.produce("orders", value=b"%d" % number, partition=number % 2)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(WAIT_S) == 0
 
 
 def read(address: str, group: str, on_assign: Callable[[], None], config: dict[str, Any]) -> list[bytes]:
@@ -82,7 +82,7 @@ def read(address: str, group: str, on_assign: Callable[[], None], config: dict[s
     found: list[bytes] = []
     try:
         consumer.subscribe(["orders"], on_assign=lambda *_: on_assign())
-        deadline_s = time.monotonic() + 2 * PATIENCE_S
+        deadline_s = time.monotonic() + 2 * WAIT_S
         while len(found) < RECORDS and time.monotonic() < deadline_s:
             message = consumer.poll(0.1)
             if message is not None and message.error() is None:
@@ -121,7 +121,7 @@ async def test_a_consumer_reads_on_when_its_coordinator_moves_before_it_fetches_
         def on_assign() -> None:
             if not moved.is_set():
                 moved.set()
-                asyncio.run_coroutine_threadsafe(move(), loop).result(PATIENCE_S)
+                asyncio.run_coroutine_threadsafe(move(), loop).result(WAIT_S)
 
         found = await asyncio.to_thread(read, address, group, on_assign, config)
         assert moved.is_set()
@@ -147,7 +147,7 @@ class MixedGroup:
     async def __aexit__(self, *_: object) -> None:
         """The agents run in this event loop, and consumers that close say goodbye to them."""
         self._stop.set()
-        await asyncio.to_thread(self._thread.join, PATIENCE_S)
+        await asyncio.to_thread(self._thread.join, WAIT_S)
         assert not self._thread.is_alive()
 
     def _run(self) -> None:
@@ -165,7 +165,7 @@ class MixedGroup:
             consumer.close()
 
     async def until(self, done: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + 2 * PATIENCE_S
+        deadline_s = time.monotonic() + 2 * WAIT_S
         while not done():
             shares = [consumer.assignment() for consumer in self.consumers]
             assert time.monotonic() < deadline_s, (shares, len(self.found), self.errors)
@@ -183,7 +183,7 @@ async def test_a_group_of_both_protocols_reads_on_when_its_coordinator_moves(
         producer = Producer({"bootstrap.servers": address})
         for number, name in enumerate(names):
             producer.produce("orders", value=name, partition=number % 2)
-        assert producer.flush(PATIENCE_S) == 0
+        assert producer.flush(WAIT_S) == 0
         return set(names)
 
     def agent(name: str) -> AbstractAsyncContextManager[StreamHouse]:

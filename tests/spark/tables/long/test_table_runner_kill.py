@@ -21,7 +21,7 @@ from streamhouse.spark.tables.spec import TableFormat
 from streamhouse.testing.plugin import RunningStreamHouse
 
 KILLS = 3
-PATIENCE_S = 120
+WAIT_S = 120
 
 
 class Commands:
@@ -33,7 +33,7 @@ class Commands:
         return [sys.executable, "-m", "streamhouse", "table", *words, *self._flags]
 
     def run(self, *words: str) -> str:
-        done = subprocess.run(self._command(*words), capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        done = subprocess.run(self._command(*words), capture_output=True, text=True, timeout=WAIT_S, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -68,7 +68,7 @@ def test_a_table_equals_its_topic_after_its_runner_was_killed_three_times(
         before = commands.rows()
         runner = commands.start_runner()
         try:
-            deadline = time.monotonic() + PATIENCE_S
+            deadline = time.monotonic() + WAIT_S
             while commands.rows() == before:
                 assert time.monotonic() < deadline, "the runner commits nothing"
                 assert runner.poll() is None, "the runner has ended"
@@ -101,7 +101,7 @@ def test_a_runner_ends_when_it_is_told_to_and_what_it_leaves_is_removed(
     ground.produce_json(0, 100)
     runner = commands.start_runner()
     try:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + WAIT_S
         while commands.rows() < 100:
             assert time.monotonic() < deadline, "the runner commits nothing"
         while True:

@@ -25,7 +25,7 @@ _IDS_FROM: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _AskedGroup:
     group_id: str
     member_id: str | None
     member_epoch: int
@@ -35,7 +35,7 @@ class _Asked:
 @cold_api(9, (1, 10))
 async def offset_fetch(call: Call, request: Message) -> Fields:
     if call.version < _MANY_FROM:
-        asked = _Asked(group_id=request.group_id, member_id=None, member_epoch=-1, topics=request.topics)
+        asked = _AskedGroup(group_id=request.group_id, member_id=None, member_epoch=-1, topics=request.topics)
         return await _group(call, asked)
     return {
         "groups": [
@@ -43,7 +43,7 @@ async def offset_fetch(call: Call, request: Message) -> Fields:
                 "group_id": group.group_id,
                 **await _group(
                     call,
-                    _Asked(
+                    _AskedGroup(
                         group_id=group.group_id,
                         member_id=group.member_id,
                         member_epoch=group.member_epoch,
@@ -56,7 +56,7 @@ async def offset_fetch(call: Call, request: Message) -> Fields:
     }
 
 
-async def _group(call: Call, asked: _Asked) -> Fields:
+async def _group(call: Call, asked: _AskedGroup) -> Fields:
     named = None if asked.topics is None else [await _named(call, topic) for topic in asked.topics]
     try:
         offsets = await call.broker.groups.offsets.fetch(

@@ -13,7 +13,7 @@ from streamhouse.gateway.kafka.wire.message import Message
 
 
 class ResourceType(IntEnum):
-    """Kafka's codes."""
+    """The types of config resources, with Kafka's codes."""
 
     TOPIC = 2
     BROKER = 4

@@ -46,7 +46,7 @@ async def attempt(what: str, work: Awaitable[T]) -> T | Fields:
 
 
 def repeated(names: Iterable[T]) -> set[T]:
-    """Those named more than once in one request, which Kafka refuses."""
+    """Return the names that a request has more than once, which Kafka refuses."""
     return {name for name, count in Counter(names).items() if count > 1}
 
 

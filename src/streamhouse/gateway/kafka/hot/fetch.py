@@ -227,7 +227,7 @@ def _read_tags(version: int, reader: Reader, replica_id: int) -> int:
 
 
 def topic_bytes(version: int, topic: TopicRef) -> bytes:
-    """How a response names it."""
+    """Return the bytes by which a response names the topic."""
     if isinstance(topic, UUID):
         return topic.bytes
     if version >= _FLEXIBLE:

@@ -33,7 +33,7 @@ def tagged_leader(tag: int, leader: CurrentLeader) -> bytes:
 
 
 def tagged_endpoints(leaders: Iterable[CurrentLeader]) -> bytes:
-    """All tagged fields of a response: the endpoints under tag 0, each node once, or none."""
+    """Encode the tagged fields of a response: the endpoints under tag 0, each node once, or none."""
     nodes = {leader.endpoint.node_id: leader.endpoint for leader in leaders}
     if not nodes:
         return b"\0"

@@ -51,7 +51,7 @@ class TopicRow:
     error: int = 0
     operations: int = NO_OPERATIONS
     partitions: Sequence[tuple[int, int]] = ()
-    """Leader id and leader epoch of each."""
+    """The leader id and the leader epoch of every partition."""
 
 
 def encode_topic(version: int, topic: TopicRow) -> bytes:

@@ -46,7 +46,7 @@ class TopicData(NamedTuple):
     name: str | None
     topic_id: UUID | None
     partitions: list[tuple[int, memoryview | None]]
-    """Index and records."""
+    """The partitions, each as its index and its records."""
 
 
 class ProduceRequest(NamedTuple):

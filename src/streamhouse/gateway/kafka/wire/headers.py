@@ -18,7 +18,7 @@ from streamhouse.gateway.kafka.wire.primitives import Reader
 API_VERSIONS_KEY: Final = 18
 
 NEVER: Final = 1 << 15
-"""More than any version."""
+"""A number above every version of an API."""
 
 # By API key; the same as in the table, where a test compares. Here, so that the first bytes need no table.
 FIRST_FLEXIBLE: Final = {
@@ -134,7 +134,7 @@ def read_header(frame: memoryview) -> RequestHeader:
 
 
 def request_frame(api_key: int, version: int, correlation_id: int, client_id: str | None, body: bytes) -> bytes:
-    """What a client sends: for tests and tools."""
+    """Encode a request as a client sends it, for tests and tools."""
     name = None if client_id is None else client_id.encode()
     head = _FIXED.pack(api_key, version, correlation_id, -1 if name is None else len(name)) + (name or b"")
     if is_flexible(api_key, version):
@@ -143,7 +143,7 @@ def request_frame(api_key: int, version: int, correlation_id: int, client_id: st
 
 
 def response_head(flexible: bool, correlation_id: int, body_bytes: int) -> bytes:
-    """Size and header. ``flexible``: the header has (empty) tagged fields."""
+    """Encode the size and the header of a response. A ``flexible`` header has (empty) tagged fields."""
     if flexible:
         return _ANSWER_FLEXIBLE.pack(body_bytes + 5, correlation_id, 0)
     return _ANSWER.pack(body_bytes + 4, correlation_id)

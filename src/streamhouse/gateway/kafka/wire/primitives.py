@@ -222,7 +222,7 @@ def compact_string(text: str | None) -> bytes:
 
 
 def put_array_length(out: bytearray, count: int | None, flexible: bool) -> None:
-    """None: a null array."""
+    """Append the length of an array; None stands for a null array."""
     if flexible:
         put_uvarint(out, 0 if count is None else count + 1)
     else:

@@ -293,7 +293,7 @@ def _struct_writer(fields: tuple[FieldSpec, ...], version: int, flexible: bool) 
 
 
 def _tagged_writer(field: FieldSpec, version: int) -> Callable[[Mapping[str, Any]], bytes]:
-    """Tag, size and value, or nothing for the default: it is not sent."""
+    """Make the encoder of a tagged field: tag, size and value, or nothing for the default, which is not sent."""
     write = _field_writer(field, version, True)
     default = default_at(field, version)
     unsent = bytearray()
