@@ -65,7 +65,7 @@ def frame_for(topic: str, partition: int) -> bytes:
         {
             "transactional_id": None,
             "acks": -1,
-            "timeout_ms": 30_000,
+            "timeout": 30_000,
             "topic_data": [{"name": topic, "partition_data": [{"index": partition, "records": batch}]}],
         },
     )

@@ -14,7 +14,15 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from streamhouse.core.limits import KIB, MIB
-from streamhouse.log.flush_policy import WINDOW_REQUESTS, FlushPace, PutBudget, RoundTime, Waiting, due_ms
+from streamhouse.log.flush_policy import (
+    WINDOW_REQUESTS,
+    FlushPace,
+    PutBudget,
+    RoundTime,
+    Waiting,
+    affordable_ms,
+    due_ms,
+)
 
 MAX_FLUSHES = 4
 MAX_FLUSH_BYTES = 8 * MIB
@@ -195,15 +203,15 @@ class World:
                 for batch in self._waiting
             ),
         )
-        at_ms = due_ms(
+        wish_ms = due_ms(
             waiting,
             self._pace,
-            budget=self._budget,
             round_ms=self._round.estimate_ms,
             last_start_ms=self._last_start_ms if self._under_way else None,
             now_ms=self._now_ms,
         )
-        assert at_ms is not None
+        assert wish_ms is not None
+        at_ms = affordable_ms(wish_ms, waiting.size_bytes, self._pace, budget=self._budget, now_ms=self._now_ms)
         if at_ms <= self._now_ms:
             self._flush()
             self._look()
@@ -218,7 +226,8 @@ class World:
             taken_count += 1
         taken, self._waiting = self._waiting[:taken_count], self._waiting[taken_count:]
         started_ms = self._last_start_ms = self._now_ms
-        self._budget.spend(1, self._now_ms)
+        if size_bytes < self._pace.unbudgeted_bytes:
+            self._budget.spend(self._now_ms)
         self._under_way += 1
         if self._now_ms >= self._counts_from_ms:
             self._puts += 1

@@ -17,7 +17,7 @@ from flush_clients import (
 )
 
 from streamhouse.core.limits import KIB, MIB
-from streamhouse.log.flush_policy import FlushPace, PutBudget, RoundTime, Waiting, due_ms
+from streamhouse.log.flush_policy import FlushPace, PutBudget, RoundTime, Waiting, affordable_ms, due_ms
 
 CHEAP = FlushPace(puts_per_second=4, longest_wait_ms=250)
 DEFAULT = FlushPace(puts_per_second=20, longest_wait_ms=250)
@@ -31,36 +31,28 @@ ROUND_MS = NEAR.put_ms + NEAR.commit_ms
 def due(
     waiting: Waiting, *, now_ms: float = 100.0, round_ms: float = 10.0, last_start_ms: float | None = None
 ) -> float | None:
-    return due_ms(waiting, DEFAULT, budget=PutBudget(20), round_ms=round_ms, last_start_ms=last_start_ms, now_ms=now_ms)
+    return due_ms(waiting, DEFAULT, round_ms=round_ms, last_start_ms=last_start_ms, now_ms=now_ms)
 
 
 class TestRules:
     def test_without_a_waiting_client_no_flush_is_due(self) -> None:
         assert due(Waiting(size_bytes=DEFAULT.enough_bytes - 1)) is None
 
-    def test_enough_bytes_are_due_although_no_client_waits_and_the_budget_is_spent(self) -> None:
-        budget = PutBudget(20)
-        budget.spend(100, 100.0)
-        waiting = Waiting(size_bytes=DEFAULT.enough_bytes)
-        assert due_ms(waiting, DEFAULT, budget=budget, round_ms=10, last_start_ms=99.0, now_ms=100.0) == 100.0
-
-    def test_a_segment_s_worth_does_not_wait_for_the_budget(self) -> None:
-        budget = PutBudget(20)
-        budget.spend(100, 100.0)
-        for size_bytes, held_back in ((MIB - 1, True), (MIB, False)):
-            waiting = Waiting(size_bytes=size_bytes, oldest_ms=90.0, newest_ms=90.0, windows_full=True)
-            at_ms = due_ms(waiting, DEFAULT, budget=budget, round_ms=10, last_start_ms=None, now_ms=100.0)
-            assert at_ms is not None
-            assert (at_ms > 1000) is held_back
+    def test_enough_bytes_are_due_although_no_client_waits(self) -> None:
+        assert due(Waiting(size_bytes=DEFAULT.enough_bytes), last_start_ms=99.0) == 100.0
 
     def test_full_windows_are_due_at_once(self) -> None:
-        assert due(Waiting(size_bytes=1, oldest_ms=99.9, newest_ms=100.0, windows_full=True)) == 100.0
+        assert due(Waiting(size_bytes=1, oldest_ms=99.9, newest_ms=100.0, windows_full=True)) == 99.9
 
     def test_clients_that_stop_sending_are_due_after_the_quiet_time(self) -> None:
         assert due(Waiting(size_bytes=1, oldest_ms=99.0, newest_ms=100.0)) == 100.0 + DEFAULT.quiet_ms
 
     def test_clients_that_never_stop_are_due_when_the_oldest_has_waited_for_a_round(self) -> None:
         assert due(Waiting(size_bytes=1, oldest_ms=91.0, newest_ms=100.0)) == pytest.approx(101.0)
+
+    def test_the_more_bytes_wait_the_shorter_is_the_wait(self) -> None:
+        half = Waiting(size_bytes=DEFAULT.enough_bytes // 2, oldest_ms=99.0, newest_ms=103.0)
+        assert due(half, round_ms=10) == pytest.approx(104.0)
 
     def test_no_batch_waits_for_more_than_the_longest_wait_however_long_a_flush_takes(self) -> None:
         now_ms = 1000.0
@@ -70,37 +62,46 @@ class TestRules:
     def test_while_a_flush_is_under_way_the_next_waits_for_half_a_round(self) -> None:
         waiting = Waiting(size_bytes=1, oldest_ms=90.0, newest_ms=90.0)
         assert due(waiting, round_ms=40, last_start_ms=95.0) == pytest.approx(115.0)
-        assert due(waiting, round_ms=40, last_start_ms=None) == 100.0
+        assert due(waiting, round_ms=40, last_start_ms=None) == 92.0
+
+    def test_a_segment_s_worth_does_not_wait_for_the_budget(self) -> None:
+        budget = PutBudget(20)
+        for _ in range(100):
+            budget.spend(100.0)
+        assert affordable_ms(100.0, MIB - 1, DEFAULT, budget=budget, now_ms=100.0) > 1000
+        assert affordable_ms(100.0, MIB, DEFAULT, budget=budget, now_ms=100.0) == 100.0
 
 
 class TestBudget:
     def test_a_second_s_worth_is_a_burst_and_then_tokens_come_at_the_rate(self) -> None:
         budget = PutBudget(20)
-        budget.spend(20, 0.0)
+        for _ in range(20):
+            budget.spend(0.0)
         assert budget.ready_ms(0.0) == pytest.approx(50.0)
         assert budget.ready_ms(60.0) == 60.0
-        budget.spend(1, 60.0)
+        budget.spend(60.0)
         assert budget.ready_ms(60.0) == pytest.approx(100.0)
 
     def test_idle_time_saves_no_more_than_a_second_s_worth(self) -> None:
         budget = PutBudget(20)
         assert budget.available(3_600_000.0) == 20
 
-    def test_debt_of_large_flushes_holds_small_ones_back_for_a_second_at_most(self) -> None:
+    def test_the_debt_of_urgent_flushes_is_at_most_what_a_second_brings(self) -> None:
         budget = PutBudget(20)
         for _ in range(10_000):
-            budget.spend(1, 0.0)
+            budget.spend(0.0)
         assert budget.ready_ms(0.0) <= 1_050.0
 
     def test_a_rate_below_one_per_second_still_lets_flushes_through(self) -> None:
         budget = PutBudget(0.5)
         assert budget.ready_ms(0.0) == 0.0
-        budget.spend(1, 0.0)
+        budget.spend(0.0)
         assert budget.ready_ms(0.0) == pytest.approx(2000.0)
 
     def test_a_clock_that_stands_still_or_goes_back_brings_no_tokens(self) -> None:
         budget = PutBudget(20)
-        budget.spend(20, 1000.0)
+        for _ in range(20):
+            budget.spend(1000.0)
         assert budget.available(500.0) == 0
         assert budget.available(1000.0) == 0
 

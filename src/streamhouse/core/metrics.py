@@ -144,7 +144,7 @@ FLUSHES_HELD_BACK = _counter("flushes_held_back", "Flushes that were due and wai
 PUT_BUDGET = _gauge("put_budget", "flush.max_puts_per_second; 0 where durability is wal, which has no budget.")
 PUT_BUDGET_LEFT = _gauge(
     "put_budget_left",
-    "PUTs that flushes may make at this moment. Less than 0 after large flushes, which do not wait.",
+    "Small objects that flushes may put at this moment. Less than 0 after urgent flushes, which do not wait.",
 )
 FLUSH_ROUND_S = _gauge(
     "flush_round_seconds", "How long a flush takes, as the last ones tell. Batches wait about as long."

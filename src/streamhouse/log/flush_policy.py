@@ -9,11 +9,10 @@ will share the PUT. So the time to flush is when every waiting client has stoppe
     longest wait   clients that never stop: the oldest batch has waited for as long as a flush takes, or for less if
                    many bytes wait. Each batch is then committed within about two flushes
 
-A PUT costs money, so small flushes have a **budget** of PUTs per second: a token bucket that holds what one second
-brings. While it is empty, batches wait for the next token, and share a flush. A flush of a segment's worth does not
-wait for tokens: its PUTs per GiB are few, however many they are per second. It still spends them, but the debt is
-limited, so that small writes wait for one second at most after a burst of large ones. When so much waits that a PUT of
-it is nearly free, it waits for nothing at all.
+A PUT costs money, so small objects have a **budget** of PUTs per second: a token bucket that holds what one second
+brings. While it is empty, batches wait for the next token, and share a flush. A flush of a segment's worth takes no
+token: its PUTs per GiB are few, however many they are per second. When so much waits that a PUT of it is nearly free,
+it does not wait for clients either.
 
         arrival        due                 token?
     ──────●──────────────●───────────────────●──────► flush
@@ -42,13 +41,13 @@ _LARGEST_STEP: Final = 4.0  # one slow flush counts as at most this many times t
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushPace:
     puts_per_second: float
-    """What the budget allows."""
+    """How many small objects the budget allows."""
     longest_wait_ms: float
     """The longest wait, however long a flush takes."""
     quiet_ms: float = 2.0
     """Longer than the pauses in which a busy client sends, shorter than the fastest PUT to a remote store."""
     unbudgeted_bytes: int = MIB
-    """A flush of this size or more does not wait for the budget: a segment's worth."""
+    """A flush of this size or more takes no token: a segment's worth."""
     enough_bytes: int = ENOUGH_BYTES
     """A flush of this size or more waits for nothing. Not less than a segment may hold."""
 
@@ -92,15 +91,16 @@ class PutBudget:
         self._at_ms: float | None = None
 
     def available(self, now_ms: float) -> float:
-        """Tokens at this time; less than 0 after flushes that did not wait for the budget."""
+        """Tokens at this time; less than 0 after flushes that were urgent."""
         if self._at_ms is not None and now_ms > self._at_ms:
             self._tokens = min(self._tokens + (now_ms - self._at_ms) * self._per_ms, self._burst)
         if self._at_ms is None or now_ms > self._at_ms:
             self._at_ms = now_ms
         return self._tokens
 
-    def spend(self, puts: int, now_ms: float) -> None:
-        self._tokens = max(self.available(now_ms) - puts, -self._burst)
+    def spend(self, now_ms: float) -> None:
+        """Take one token. Urgent flushes take it when there is none; the debt is at most what one second brings."""
+        self._tokens = max(self.available(now_ms) - 1, -self._burst)
 
     def ready_ms(self, now_ms: float) -> float:
         """When one token is there: now or later."""
@@ -109,15 +109,9 @@ class PutBudget:
 
 
 def due_ms(
-    waiting: Waiting,
-    pace: FlushPace,
-    *,
-    budget: PutBudget,
-    round_ms: float,
-    last_start_ms: float | None,
-    now_ms: float,
+    waiting: Waiting, pace: FlushPace, *, round_ms: float, last_start_ms: float | None, now_ms: float
 ) -> float | None:
-    """When to start the next flush, if nothing else arrives until then. None: no client waits for one.
+    """When to start the next flush, if nothing else arrives until then, the budget aside. None: no client waits for it.
 
     ``last_start_ms``: when the last flush started, if one is under way. A small one starts about half a round after
     it at the earliest: clients that send at different times then share flushes instead of taking turns.
@@ -127,10 +121,16 @@ def due_ms(
     if waiting.oldest_ms is None:
         return None
     # The more bytes wait, the less there is to gain.
-    wait_ms = min(max(round_ms, pace.quiet_ms), pace.longest_wait_ms) * (1 - waiting.size_bytes / pace.enough_bytes)
+    missing_share = 1 - waiting.size_bytes / pace.enough_bytes
+    wait_ms = min(max(round_ms, pace.quiet_ms), pace.longest_wait_ms) * missing_share
     at_ms = waiting.oldest_ms
     if not waiting.windows_full:
         at_ms = min(waiting.newest_ms + pace.quiet_ms, waiting.oldest_ms + wait_ms)
     if last_start_ms is not None:
         at_ms = max(at_ms, last_start_ms + wait_ms / 2)
-    return at_ms if waiting.size_bytes >= pace.unbudgeted_bytes else max(at_ms, budget.ready_ms(now_ms))
+    return at_ms
+
+
+def affordable_ms(at_ms: float, size_bytes: int, pace: FlushPace, *, budget: PutBudget, now_ms: float) -> float:
+    """The same time, or when the budget has a token for a flush of this size."""
+    return at_ms if size_bytes >= pace.unbudgeted_bytes else max(at_ms, budget.ready_ms(now_ms))

@@ -349,6 +349,26 @@ async def test_a_turn_that_is_passed_on_early_still_waits_for_the_one_before_it(
         assert waiting.done()
 
 
+async def test_r10_a_turn_waits_for_the_flushes_of_all_its_partitions_and_for_no_others(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        committer = (await stage.node()).log._committer
+        a, b, c = (await stage.cluster.topic(partitions=3)).partition_keys()
+        of_a, of_b, of_both, of_c = (committer.next_turn(keys) for keys in ([a], [b], [a, b], [c]))
+        await of_c.wait()
+        waiting = asyncio.create_task(of_both.wait())
+        for first, second in ((of_a, of_b),):
+            first.pass_on()
+            await settle()
+            assert not waiting.done()
+            second.pass_on()
+            await settle()
+        assert waiting.done()
+        for turn in (of_both, of_c):
+            turn.pass_on()
+        await settle()
+        assert committer._last == {}, "nothing is kept of flushes that have ended"
+
+
 async def test_a_cancelled_flush_does_not_take_the_turn_before_it_along(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:
         committer = (await stage.node()).log._committer

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from node import Gate, Stage, Wrapper, acked, batch, settle
 
+from streamhouse.core.clock import SystemClock
 from streamhouse.core.errors import NotLeader
 from streamhouse.log.flush_policy import FlushPace
 from streamhouse.log.leased.commit import Committer
 from streamhouse.log.leased.flusher import Flusher
-from streamhouse.log.leased.plan import FlushPlan
 from streamhouse.metadata.contract import (
     EntryKind,
 )
@@ -160,14 +160,14 @@ async def test_a_flush_loop_that_breaks_starts_again(tmp_path: Path, monkeypatch
         await settle()
         errors = [ValueError("a bug in the plan")]
 
-        plan = Flusher._plan_in_budget
+        start_blob = Flusher._start_blob
 
-        def breaks_once(self: Flusher, now_ms: int) -> FlushPlan:
+        def breaks_once(self: Flusher, now_ms: int, pace: FlushPace) -> float | None:
             if errors:
                 raise errors.pop()
-            return plan(self, now_ms)
+            return start_blob(self, now_ms, pace)
 
-        monkeypatch.setattr(Flusher, "_plan_in_budget", breaks_once)
+        monkeypatch.setattr(Flusher, "_start_blob", breaks_once)
         node.log._flusher.wake()
         await settle()
         assert not errors
@@ -210,7 +210,7 @@ async def test_over_the_budget_batches_wait_and_share_a_flush(tmp_path: Path) ->
 
 async def test_what_is_worth_its_put_does_not_wait_for_the_budget(tmp_path: Path) -> None:
     async with Stage(tmp_path) as stage:
-        pace = FlushPace(puts_per_second=1, longest_wait_ms=0, quiet_ms=0, enough_bytes=2000)
+        pace = FlushPace(puts_per_second=1, longest_wait_ms=0, quiet_ms=0, unbudgeted_bytes=2000, enough_bytes=10_000)
         topic, node = await stage.cluster.topic(), await stage.node(pace=pace)
         (key,) = topic.partition_keys()
         await node.lead(topic)
@@ -235,7 +235,7 @@ async def test_a_flush_that_is_asked_for_does_not_wait_for_the_budget(tmp_path: 
 
 
 async def test_a_small_write_does_not_wait_for_the_uploads_of_large_ones(tmp_path: Path) -> None:
-    """Three large uploads hang. The fourth place is kept, and a commit waits only for its own partitions."""
+    """All large uploads hang, and what comes after them in the same partitions waits; nothing else does."""
     async with Stage(tmp_path) as stage:
         topic = await stage.cluster.topic(partitions=5)
         store = LargeWait(stage.cluster.store)
@@ -249,8 +249,10 @@ async def test_a_small_write_does_not_wait_for_the_uploads_of_large_ones(tmp_pat
         for key in large:
             held.append(node.log.append(key, batch("x" * (5 << 20)), acks=-1))
             await settle()
-        assert store.waiting == 3
-        await acked(node.log.append(small, batch("a"), acks=-1))
+        assert store.waiting == 4
+        for number in range(3):
+            held += [node.log.append(key, batch("behind"), acks=-1) for key in large]
+            await acked(node.log.append(small, batch(f"small {number}"), acks=-1))
         assert not any(append.done.done() for append in held)
         store.let_go.set()
         await acked(*held)
@@ -288,3 +290,97 @@ class LargeWait(Wrapper):
             self.waiting += 1
             await self.let_go.wait()
         return await self.inner.put(key, buffers, **options)
+
+
+async def test_what_is_left_of_a_large_partition_goes_with_the_small_ones(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic()
+        store = LargeWait(stage.cluster.store)
+        node = await stage.node(store=store, **ROOM_FOR_LARGE)
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        first = node.log.append(key, batch("x" * (5 << 20)), acks=-1)
+        await settle()
+        rest = [node.log.append(key, batch("a"), acks=acks) for acks in (-1, 1)]
+        store.let_go.set()
+        await acked(first, *rest)
+        assert [(entry.kind, entry.record_count) for entry in await stage.cluster.entries(key)] == [
+            (EntryKind.SEGMENT, 1),
+            (EntryKind.WAL, 2),
+        ]
+        led = node.log.partition(key)
+        assert led is not None
+        assert not led.dirty
+
+
+async def test_large_uploads_take_nothing_of_the_budget_of_small_ones(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        pace = FlushPace(puts_per_second=1, longest_wait_ms=0, quiet_ms=0)
+        topic = await stage.cluster.topic(partitions=2)
+        node = await stage.node(pace=pace, **ROOM_FOR_LARGE)
+        large, small = topic.partition_keys()
+        await node.lead(topic, 0)
+        await node.lead(topic, 1)
+        for _ in range(3):
+            await acked(node.log.append(large, batch("x" * (5 << 20)), acks=-1))
+        await acked(node.log.append(small, batch("a"), acks=-1))
+        late = node.log.append(small, batch("b"), acks=-1)
+        await acked(node.log.append(large, batch("x" * (5 << 20)), acks=-1))
+        assert not late.done.done(), "no small object rides along with a large one"
+
+
+async def test_a_partition_that_waited_for_a_place_is_flushed_when_one_is_free(tmp_path: Path) -> None:
+    """It holds a segment's worth of acks=1 records, so no client asks for it."""
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic(partitions=5)
+        store = LargeWait(stage.cluster.store)
+        node = await stage.node(store=store, **ROOM_FOR_LARGE)
+        for number, key in enumerate(topic.partition_keys()):
+            await node.lead(topic, number)
+            await acked(node.log.append(key, batch("x" * (5 << 20)), acks=1))
+        await settle()
+        assert (store.waiting, node.log.flushes) == (4, 4)
+        store.let_go.set()
+        await node.log.partition(topic.partition_keys()[4]).wait_committed(1)  # type: ignore[union-attr]
+
+
+async def test_segments_of_all_large_partitions_have_their_turn(tmp_path: Path) -> None:
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic(partitions=2)
+        node = await stage.node(**ROOM_FOR_LARGE)
+        first, second = topic.partition_keys()
+        await node.lead(topic, 0)
+        await node.lead(topic, 1)
+        flusher = node.log._flusher
+        flusher._max_in_flight, flusher._max_chunk_bytes = 1, 1
+        for _ in range(3):
+            node.log.append(first, batch("x" * (5 << 20)), acks=1)
+            node.log.append(second, batch("x" * (5 << 20)), acks=1)
+        flown: list[str] = []
+        fly = flusher._fly
+
+        def note(lane: Any, large: Any, small: Any, **options: Any) -> None:
+            flown.extend("second" if chunk.partition.key == second else "first" for chunk in large)
+            fly(lane, large, small, **options)
+
+        flusher._fly = note  # type: ignore[method-assign]
+        await node.log.flush()
+        assert flown[:4] in (["first", "second"] * 2, ["second", "first"] * 2)
+
+
+async def test_the_loop_wakes_by_itself_when_the_budget_has_a_token(tmp_path: Path) -> None:
+    """On the machine's own clock: two seconds pass until there is a token."""
+    async with Stage(tmp_path) as stage:
+        pace = FlushPace(puts_per_second=1, longest_wait_ms=0, quiet_ms=0)
+        topic, node = await stage.cluster.topic(), await stage.node(pace=pace)
+        flusher, clock = node.log._flusher, SystemClock()
+        flusher._clock = clock
+        (key,) = topic.partition_keys()
+        await node.lead(topic)
+        for _ in range(3):
+            flusher._budget.spend(clock.boot_ms())
+        append = node.log.append(key, batch("a"), acks=-1)
+        await settle()
+        assert not append.done.done()
+        await acked(append)
+        assert node.log.flush_pace.held_back == 1

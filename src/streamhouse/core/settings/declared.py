@@ -280,8 +280,8 @@ class FlushSettings:
         at_most=10_000,
         fast=200,
         cheap=4,
-        doc="How many objects an agent puts per second at most for what clients wait for. Over it, batches wait and "
-        "share an object; `segment.max_bytes` or more do not wait. Without effect where durability is `wal`.",
+        doc="How many small objects an agent puts per second at most. Over it, batches wait and share an object. "
+        "Objects of `segment.max_bytes` or more do not count. Without effect where durability is `wal`.",
         why="at 0.005 USD for a thousand PUTs, 20 per second all month are 260 USD for each busy agent; an idle one "
         "puts nothing",
     )
@@ -385,8 +385,8 @@ class Settings:
     profile: Profile = choice(
         Profile.DEFAULT,
         doc="Which defaults the timing settings have. `fast` detects a dead agent within 10 s, at more metadata "
-        "traffic, and lets writes on S3 wait less, for more PUTs. `cheap` makes four PUTs per second at most, and "
-        "writes wait for a quarter of a second.",
+        "traffic, and lets writes on S3 wait less, for more PUTs. `cheap` puts four small objects per second at "
+        "most, so small writes wait for up to a quarter of a second.",
         why="the default numbers suit a fleet",
     )
     durability: DurabilitySetting = choice(

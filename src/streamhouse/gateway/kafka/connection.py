@@ -34,8 +34,8 @@ MAX_PIPELINED: Final = 8192
 commit takes 250 ms, this allows 32,000 requests per second. PIPELINED_SHARE bounds their memory."""
 PIPELINED_SHARE: Final = 8
 """One connection's requests under way may take this part of the memory for requests; with the rest, others go on."""
-SLOT_BYTES: Final = 1024
-"""What a request under way takes beside its bytes: the objects that wait for its answer."""
+SLOT_BYTES: Final = 3 * KIB
+"""What a request under way takes beside its bytes, measured: the objects that wait for its answer, down to the log."""
 READ_WHEN_SPENT_BYTES: Final = 4 * KIB
 """What one read may still bring in when the budget is spent: ten thousand connections then add 40 MB."""
 

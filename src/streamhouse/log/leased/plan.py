@@ -1,17 +1,17 @@
 """When to flush, and which partitions. Pure.
 
-Where clients wait for commits, the policy that both ways to write share says when (log/flush_policy.py): it looks at
-everything that waits, not at one partition. Besides, a partition is due by itself:
+A partition with enough bytes for a segment gets an object of its own. All smaller ones with something to write share
+one blob: once a PUT is paid for, their number does not matter.
+
+Where clients wait for commits, the policy that both ways to write share says when a blob or a segment is due
+(log/flush_policy.py). Besides, a small partition brings a blob by itself:
 
     urgent      at once: a flush was asked for, or there is no room for writes
-    large       it holds enough bytes for a segment
     read        a reader waits at the end of the log: at most once every flush interval
     aged        its oldest batch is old enough
 
-A partition with enough bytes gets a segment of its own. Once any smaller partition is due, all partitions with
-something to write share one blob: the PUT is paid for in any case, so their number does not matter.
-
-Where the WAL is the durability no client waits for a commit and PUTs cost nothing, so there is no policy and no budget.
+Where the WAL is the durability no client waits for a commit and PUTs cost nothing. There, a partition is due when it is
+urgent, wanted by a reader, aged, or large, and nothing else decides.
 """
 
 from __future__ import annotations
@@ -54,8 +54,6 @@ class FlushPlan:
     """If the plan is empty: when to plan again; None if nothing is buffered."""
     urgent: bool = False
     """Some partition cannot wait for the budget of PUTs."""
-    full: bool = False
-    """Some partition holds enough bytes for a segment."""
 
     @property
     def empty(self) -> bool:
@@ -83,19 +81,8 @@ def plan_flush(
         at_ms = _due_ms(partition, rules, last_flush_ms)
         due_ms = at_ms if due_ms is None else min(due_ms, at_ms)
     if due_ms is None or due_ms > now_ms:
-        return FlushPlan(large=tuple(large) if full else (), small=(), next_due_ms=due_ms, urgent=urgent, full=full)
-    return FlushPlan(large=tuple(large), small=tuple(small), next_due_ms=None, urgent=urgent, full=full)
-
-
-def take_all(dirty: Iterable[PartitionLog], rules: FlushRules, *, most_large: int) -> FlushPlan:
-    """Everything that waits. Not more than ``most_large`` partitions get a segment, and a PUT, of their own; the rest
-    shares a blob."""
-    large: list[PartitionLog] = []
-    small: list[PartitionLog] = []
-    for partition in dirty:
-        own = partition.pending_bytes >= rules.segment_max_bytes and len(large) < most_large
-        (large if own else small).append(partition)
-    return FlushPlan(large=tuple(large), small=tuple(small), next_due_ms=None)
+        return FlushPlan(large=tuple(large) if full else (), small=(), next_due_ms=due_ms, urgent=urgent)
+    return FlushPlan(large=tuple(large), small=tuple(small), next_due_ms=None, urgent=urgent)
 
 
 def _due_ms(partition: PartitionLog, rules: FlushRules, last_flush_ms: int) -> int:
@@ -108,5 +95,9 @@ def _due_ms(partition: PartitionLog, rules: FlushRules, last_flush_ms: int) -> i
         return min(aged_ms, last_flush_ms + rules.flush_interval_ms)
     if not partition.readers_waiting:
         return aged_ms  # the policy decides for producers
-    quiet_ms = partition.oldest_pending_ms + round(rules.pace.quiet_ms)
-    return min(aged_ms, max(quiet_ms, last_flush_ms + rules.flush_interval_ms))
+    return min(aged_ms, read_due_ms(partition.oldest_pending_ms, rules, rules.pace, last_flush_ms))
+
+
+def read_due_ms(appended_ms: int, rules: FlushRules, pace: FlushPace, last_flush_ms: int) -> int:
+    """When to flush for a reader that waits for a batch."""
+    return max(appended_ms + round(pace.quiet_ms), last_flush_ms + rules.flush_interval_ms)
