@@ -22,7 +22,8 @@ def delayed(port: int, delay_ms: float) -> Iterator[int]:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection("127.0.0.1", port)
-        await asyncio.gather(_pass_on(reader, back, 0.0), _pass_on(there, writer, delay_ms / 1000))
+        with contextlib.suppress(asyncio.CancelledError):  # the proxy ends
+            await asyncio.gather(_pass_on(reader, back, 0.0), _pass_on(there, writer, delay_ms / 1000))
 
     async def start() -> asyncio.Server:
         return await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -31,9 +32,17 @@ def delayed(port: int, delay_ms: float) -> Iterator[int]:
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
-        loop.call_soon_threadsafe(server.close)
+        asyncio.run_coroutine_threadsafe(_end(server), loop).result(10)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)
+
+
+async def _end(server: asyncio.Server) -> None:
+    server.close()
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 async def _pass_on(source: asyncio.StreamReader, target: asyncio.StreamWriter, delay_s: float) -> None:
