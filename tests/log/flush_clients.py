@@ -110,7 +110,7 @@ def irregular(*, per_second: float) -> Client:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     latencies_ms: list[float]
-    """Of each batch, from its first record's being handed to the client until the answer; sorted."""
+    """The latency of each batch, from the time its client got its first record until the answer; sorted."""
     acknowledged_bytes: int
     puts: int
     seconds: float
