@@ -21,10 +21,11 @@ PARTITIONS = 4
 MB = 1_000_000
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Figures:
-    """The values of each figure, one for each round."""
+    """The values of each figure of one server, one for each round."""
 
+    of: str
     values: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, name: str, value: float) -> None:
@@ -32,6 +33,13 @@ class Figures:
 
     def median(self, name: str) -> float:
         return statistics.median(self.values[name])
+
+
+Found = tuple[Figures, Figures]
+
+
+def figures_of(targets: tuple[Target, Target]) -> Found:
+    return Figures(of=targets[0].name), Figures(of=targets[1].name)
 
 
 def client(target: Target, topic: str, work: str, *options: str) -> dict[str, float]:
@@ -54,7 +62,7 @@ def fresh_topic(target: Target, name: str, *, keep: bool = False) -> Iterator[st
             admin.delete_topics([name])[name].result(30)
 
 
-def show(name: str, found: tuple[Figures, Figures], figure: str, unit: str, target: str, *, digits: int = 0) -> None:
+def show(name: str, found: Found, figure: str, unit: str, target: str, *, digits: int = 0) -> None:
     ours, theirs = (each.median(figure) for each in found)
-    ratio = f"{ours / theirs:.2f} × Kafka's" if theirs else ""
+    ratio = f"{ours / theirs:.2f} × {found[1].of}'s" if theirs else ""
     row(name, f"{ours:,.{digits}f} / {theirs:,.{digits}f} {unit}", target=target, ratio=ratio)

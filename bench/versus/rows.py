@@ -13,7 +13,7 @@ from pathlib import Path
 
 from report import heading, row
 from streamhouse.testing.services.kafka_jars import find_kafka
-from versus.measured import MB, Figures, client, fresh_topic, show
+from versus.measured import MB, client, figures_of, fresh_topic, show
 from versus.targets import Target, start_streamhouse
 from versus.watch import usage
 
@@ -22,9 +22,9 @@ Both = tuple[Target, Target]
 
 
 def raw_ceiling(targets: Both, *, rounds: int, seconds: float) -> None:
-    heading("A raw loader, 256 KB batches, 8 requests under way, ours / Apache Kafka's")
+    heading("A raw loader, 256 KB batches, 8 requests under way")
     for acks, name in ((-1, "acks=all"), (1, "acks=1")):
-        found = (Figures(), Figures())
+        found = figures_of(targets)
         for number in range(rounds):
             for target, figures in zip(targets, found, strict=True):
                 with fresh_topic(target, f"raw-{acks}-{number}") as topic:
@@ -38,10 +38,8 @@ def raw_ceiling(targets: Both, *, rounds: int, seconds: float) -> None:
 
 
 def java_defaults(targets: Both, *, rounds: int, seconds: float) -> None:
-    heading(
-        "kafka-producer-perf-test with Java's defaults (idempotent, acks=all, 16 KB batches), ours / Apache Kafka's"
-    )
-    found = (Figures(), Figures())
+    heading("kafka-producer-perf-test with Java's defaults (idempotent, acks=all, 16 KB batches)")
+    found = figures_of(targets)
     records = int(seconds * 100_000)
     for number in range(rounds):
         for target, figures in zip(targets, found, strict=True):
@@ -51,8 +49,8 @@ def java_defaults(targets: Both, *, rounds: int, seconds: float) -> None:
 
 
 def crowd(targets: Both, *, rounds: int, seconds: float) -> None:
-    heading("Beside 1,000 idle connections, ours / Apache Kafka's")
-    found = (Figures(), Figures())
+    heading("Beside 1,000 idle connections")
+    found = figures_of(targets)
     for number in range(rounds):
         for target, figures in zip(targets, found, strict=True):
             before = usage(target.pid)
@@ -65,8 +63,8 @@ def crowd(targets: Both, *, rounds: int, seconds: float) -> None:
 
 
 def slow_reader(targets: Both, *, rounds: int, seconds: float) -> None:
-    heading("Beside a reader that asks for everything and takes nothing, ours / Apache Kafka's")
-    found = (Figures(), Figures())
+    heading("Beside a reader that asks for everything and takes nothing")
+    found = figures_of(targets)
     for number in range(rounds):
         for target, figures in zip(targets, found, strict=True):
             with fresh_topic(target, f"slow-{number}") as topic:

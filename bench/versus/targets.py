@@ -35,22 +35,36 @@ class Target:
 @contextlib.contextmanager
 def start_streamhouse(*arguments: str, directory: Path | None = None) -> Iterator[Target]:
     """Start StreamHouse on embedded defaults. A directory that is given is kept."""
+    program = Path(sys.executable).with_name("streamhouse")
+    with _start(program, "StreamHouse", "--admin-listen=127.0.0.1:0", *arguments, directory=directory) as target:
+        yield target
+
+
+def start_checkout(checkout: Path) -> contextlib.AbstractContextManager[Target]:
+    """Start the StreamHouse of another checkout, which may be too old to know today's flags."""
+    program = checkout.resolve() / ".venv/bin/streamhouse"
+    if not program.exists():
+        sys.exit(f"{program} is missing: run make setup in {checkout}")
+    return _start(program, checkout.resolve().name)
+
+
+@contextlib.contextmanager
+def _start(program: Path, name: str, *arguments: str, directory: Path | None = None) -> Iterator[Target]:
     home = directory or Path(tempfile.mkdtemp(prefix="bench-streamhouse-"))
     (port,) = free_ports(1)
     bootstrap = f"127.0.0.1:{port}"
     command = [
-        str(Path(sys.executable).with_name("streamhouse")),
+        str(program),
         "dev",
         f"--data-dir={home}",
         f"--kafka-listen={bootstrap}",
-        "--admin-listen=127.0.0.1:0",
         *arguments,
     ]
     with (home.parent / f"{home.name}.log").open("w+") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         try:
             wait_until_answered(bootstrap, process)
-            yield Target(name="StreamHouse", bootstrap=bootstrap, pid=process.pid, ready_s=age_s(process.pid))
+            yield Target(name=name, bootstrap=bootstrap, pid=process.pid, ready_s=age_s(process.pid))
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(60)
