@@ -191,8 +191,8 @@ class Node:
         await self.log._flusher.close()
         pump = self.wal._pump
         assert isinstance(pump, TaskPump)
+        pump.kill()
         if pump.task is not None:
-            pump.task.cancel()
             await asyncio.gather(pump.task, return_exceptions=True)
         self.wal._release()
 

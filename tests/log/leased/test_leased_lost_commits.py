@@ -141,6 +141,7 @@ async def test_r23_what_the_wal_still_holds_of_lost_commits_comes_back_at_its_of
         (key,) = topic.partition_keys()
         node = await stage.node()
         await write_six_and_lose_two(stage, node, topic)
+        await node.wal.wait_synced(6)  # a client that waits for the commit does not wait for the WAL
         await node.crash()
         stage.cluster.clock.advance(40_000)
         again = await stage.node()

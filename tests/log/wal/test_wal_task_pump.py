@@ -151,3 +151,15 @@ async def test_with_a_batch_age_frames_that_come_later_share_the_first_sync(age_
     bench.add()
     await bench.until(lambda: bench.synced[-1:] == [2])
     assert bench.synced == ([2] if age_ms else [1, 2])
+
+
+async def test_a_lazy_frame_alone_is_not_written_until_the_pump_is_told_to_hurry() -> None:
+    bench = PumpBench(TaskPump())
+    bench.add(b"lazy ", lazy=True)
+    await turns()
+    assert (bench.written(), bench.synced) == (b"", [])
+    bench.pump.hurry()
+    await bench.until(lambda: bench.synced == [1])
+    bench.pump.hurry()
+    await turns()
+    assert bench.synced == [1], "there was nothing to write"

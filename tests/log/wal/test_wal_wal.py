@@ -118,6 +118,64 @@ async def test_s3_14_with_a_batch_age_appends_wait_for_company(kind: str) -> Non
         assert wal.metrics.syncs == 1
 
 
+class TestLazyFrames:
+    async def test_s3_14_a_lazy_frame_is_synced_although_nothing_follows_it(self, place: Place) -> None:
+        disk, pump = place()
+        async with a_wal(disk, pump=pump) as (wal, _):
+            synced = asyncio.Event()
+            wal.on_synced(lambda _: synced.set())
+            lsns = [add(wal, lazy=True) for _ in range(50)]
+            async with asyncio.timeout(60):
+                while wal.synced_lsn < lsns[-1]:
+                    synced.clear()
+                    await synced.wait()
+            assert wal.metrics.syncs <= 2, "they share a sync"
+
+    async def test_a_frame_that_is_not_lazy_takes_those_before_it_along(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("streamhouse.log.wal.wal.LAZY_SYNC_MS", 3_600_000)
+        disk, pump = place()
+        async with a_wal(disk, pump=pump) as (wal, _):
+            add(wal, lazy=True)
+            synced = asyncio.get_running_loop().create_future()
+            wal.on_synced(lambda lsn: lsn == 2 and not synced.done() and synced.set_result(None))
+            add(wal)
+            async with asyncio.timeout(60):
+                await synced
+
+    async def test_waiting_for_a_lazy_frame_starts_its_write(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("streamhouse.log.wal.wal.LAZY_SYNC_MS", 3_600_000)
+        disk, pump = place()
+        async with a_wal(disk, pump=pump) as (wal, _):
+            lsn = add(wal, lazy=True)
+            async with asyncio.timeout(60):
+                await wal.wait_synced(lsn)
+
+    async def test_a_close_writes_lazy_frames(self, place: Place) -> None:
+        disk, pump = place()
+        async with a_wal(disk, pump=pump) as (wal, _):
+            add(wal, b"lazy", lazy=True)
+        disk, pump = place()
+        async with a_wal(disk, pump=pump) as (_, recovered):
+            assert b"lazy" in contents(recovered).values()
+
+    async def test_lazy_frames_go_through_all_files(self, place: Place) -> None:
+        disk, pump = place()
+        batches = [bytes([number]) * 3000 for number in range(40)]
+        async with a_wal(disk, pump=pump) as (wal, _):
+            for number, batch in enumerate(batches):
+                add(wal, batch, offset=number, lazy=number % 7 != 0)
+                if number % 9 == 0:
+                    await asyncio.sleep(0)
+            assert wal.metrics.log_files > 3
+        disk, pump = place()
+        async with a_wal(disk, pump=pump) as (_, recovered):
+            assert [each for each in contents(recovered).values() if each] == batches
+
+
 async def test_r11_a_full_log_pushes_back_before_an_lsn_is_assigned(place: Place) -> None:
     disk, pump = place()
     async with a_wal(disk, pump=pump) as (wal, _):

@@ -49,7 +49,9 @@ async def a_wal(
         await wal.close()
 
 
-def add(wal: Wal, batch: bytes | memoryview = b"batch", *, offset: int = 0, partition: int = 0) -> int:
+def add(
+    wal: Wal, batch: bytes | memoryview = b"batch", *, offset: int = 0, partition: int = 0, lazy: bool = False
+) -> int:
     return wal.append(
         topic_id=TOPIC,
         partition=partition,
@@ -58,6 +60,7 @@ def add(wal: Wal, batch: bytes | memoryview = b"batch", *, offset: int = 0, part
         timestamp_ms=1_700_000_000_000 + offset,
         acks=1,
         batch=batch,
+        lazy=lazy,
     )
 
 
@@ -118,9 +121,9 @@ class PumpBench:
         reports = Reports(on_synced=self._on_synced, on_failed=self._on_failed, on_room=self._on_room)
         pump.start(self.files, reports, max_batch_age_ms=max_batch_age_ms, room_pause_ms=1)
 
-    def add(self, data: bytes = b"frame") -> int:
+    def add(self, data: bytes = b"frame", *, lazy: bool = False) -> int:
         self._lsn += 1
-        self.pump.add_frame((data,), position=self._position, lsn=self._lsn)
+        self.pump.add_frame((data,), position=self._position, lsn=self._lsn, lazy=lazy)
         self._position += len(data)
         return self._lsn
 

@@ -30,9 +30,10 @@ class WriteAheadLog(Protocol):
         timestamp_ms: int,
         acks: int,
         batch: bytes | bytearray | memoryview,
+        lazy: bool = False,
     ) -> int:
         """Returns the frame's LSN. The batch must not change until it is synced. Raises before it has taken
-        anything."""
+        anything. ``lazy``: no client waits for the sync."""
         ...
 
     def is_full(self, size_bytes: int) -> bool:

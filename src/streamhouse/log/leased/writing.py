@@ -89,6 +89,7 @@ class Writing:
             append_time_ms = now_ms
             stamp_log_append_time(data, 0, timestamp_ms=now_ms)
             header = read_header(data)
+        waits_for_commit = self._waits_for_commit(acks, has_producer)
         try:
             lsn = self._wal.append(
                 topic_id=key.topic_id,
@@ -98,6 +99,7 @@ class Writing:
                 timestamp_ms=now_ms,
                 acks=acks,
                 batch=data,
+                lazy=waits_for_commit,
             )
         except BackPressureRejected:
             self._budget.urge()
@@ -113,7 +115,7 @@ class Writing:
             acks=acks,
             appended_ms=self._clock.boot_ms(),
             timestamp_ms=now_ms,
-            waits_for_commit=self._waits_for_commit(acks, has_producer),
+            waits_for_commit=waits_for_commit,
             done=done,
         )
         self.take(partition, pending)

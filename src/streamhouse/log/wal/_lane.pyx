@@ -58,6 +58,7 @@ cdef class Lane:
     cdef size_t queued_room
     cdef size_t taken_room
     cdef bint waits
+    cdef bint due  # some queued frame must be written now
     cdef bint leaving
     cdef bint dropped
     cdef int64_t position  # of the next byte to be written
@@ -95,8 +96,11 @@ cdef class Lane:
 
     # The event loop's side.
 
-    def add(self, parts, int64_t position, int64_t lsn):
-        """Queue the buffers of one frame. The first one's position is where the lane begins; the rest follow on."""
+    def add(self, parts, int64_t position, int64_t lsn, bint lazy=False):
+        """Queue the buffers of one frame. The first one's position is where the lane begins; the rest follow on.
+
+        A ``lazy`` frame does not wake the thread: it is written with the next one that does, or by ``hurry``.
+        """
         cdef size_t first = self.pin_count
         try:
             for part in parts:
@@ -104,13 +108,20 @@ cdef class Lane:
                     self._grow_pins()
                 PyObject_GetBuffer(part, &self.pins[self.pin_count], PyBUF_SIMPLE)
                 self.pin_count += 1
-            if self._queue(first, position, lsn):
+            if self._queue(first, position, lsn, lazy):
                 raise MemoryError
         except BaseException:
             while self.pin_count > first:
                 self.pin_count -= 1
                 PyBuffer_Release(&self.pins[self.pin_count])
             raise
+
+    def hurry(self):
+        """Write what is queued now, lazy or not."""
+        pthread_mutex_lock(&self.lock)
+        if self.queued_count:
+            self._make_due()
+        pthread_mutex_unlock(&self.lock)
 
     def leave(self, *, bint drop=False):
         """No more frames: ``run`` ends once the queued ones are synced. With ``drop`` it ends without them."""
@@ -150,7 +161,14 @@ cdef class Lane:
         self.pin_room *= 2
         return 0
 
-    cdef int _queue(self, size_t first, int64_t position, int64_t lsn) noexcept:
+    cdef void _make_due(self) noexcept:
+        """Called under the lock."""
+        self.due = True
+        if self.waits:
+            self.waits = False
+            pthread_cond_signal(&self.changed)
+
+    cdef int _queue(self, size_t first, int64_t position, int64_t lsn, bint lazy) noexcept:
         """The pins from ``first`` on, as one: the thread never sees half a frame."""
         cdef size_t index, room
         cdef iovec *more
@@ -171,9 +189,8 @@ cdef class Lane:
             self.queued[self.queued_count].iov_len = self.pins[index].len
             self.queued_count += 1
         self.queued_lsn = lsn
-        if self.waits:
-            self.waits = False
-            pthread_cond_signal(&self.changed)
+        if not lazy:
+            self._make_due()
         pthread_mutex_unlock(&self.lock)
         return 0
 
@@ -195,7 +212,7 @@ cdef class Lane:
         cdef uint64_t one = 1
         while True:
             pthread_mutex_lock(&self.lock)
-            while self.queued_count == 0 and not self.leaving:
+            while not self.due and not self.leaving:
                 self.waits = True
                 pthread_cond_wait(&self.changed, &self.lock)
             self.waits = False
@@ -203,7 +220,7 @@ cdef class Lane:
                 pthread_mutex_unlock(&self.lock)
                 _pause(max_batch_age_seconds)
                 pthread_mutex_lock(&self.lock)
-            count, lsn = self.queued_count, self.queued_lsn
+            count, lsn, self.due = self.queued_count, self.queued_lsn, False
             if count == 0 or self.dropped:
                 pthread_mutex_unlock(&self.lock)
                 return 0

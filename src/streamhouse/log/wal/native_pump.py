@@ -68,10 +68,13 @@ class NativePump(ThreadPump):
         self._end_stretch()
         self._begin(new, new.generation)
 
-    def add_frame(self, parts: Sequence[BytesLike], *, position: int, lsn: int) -> None:
+    def add_frame(self, parts: Sequence[BytesLike], *, position: int, lsn: int, lazy: bool = False) -> None:
         stretch = self._stretches[-1]
-        stretch.lane.add(parts, position, lsn)
+        stretch.lane.add(parts, position, lsn, lazy)
         stretch.last_lsn = lsn
+
+    def hurry(self) -> None:
+        self._stretches[-1].lane.hurry()
 
     async def stop(self) -> None:
         self._end_stretch()

@@ -2,6 +2,10 @@
 
 A pump takes what is queued, writes it, syncs once, reports once, and starts again: frames that arrive during one sync
 share the next. There is no timer unless ``max_batch_age_ms`` asks for one.
+
+A **lazy** frame is one whose sync no client waits for. Alone it does not start a write: it is written with the next
+frame that is not lazy, or when ``hurry`` is called. The WAL calls that after LAZY_SYNC_MS, so that thousands of small
+batches, whose clients wait for a commit, do not cost a sync each.
 """
 
 from __future__ import annotations
@@ -63,7 +67,11 @@ class Pump(Protocol):
         """Write the frames that are added from now on into this file."""
         ...
 
-    def add_frame(self, parts: Sequence[BytesLike], *, position: int, lsn: int) -> None: ...
+    def add_frame(self, parts: Sequence[BytesLike], *, position: int, lsn: int, lazy: bool = False) -> None: ...
+
+    def hurry(self) -> None:
+        """Write what is queued now, lazy or not."""
+        ...
 
     def add_chore(self, chore: Chore) -> None: ...
 
@@ -76,18 +84,21 @@ class Pump(Protocol):
 class Backlog:
     """Frames that are not written yet. Not locked. Its bound is that of unsettled frames: ``wal.max_bytes``."""
 
-    __slots__ = ("_goes_on", "runs")
+    __slots__ = ("_goes_on", "due", "runs")
 
     def __init__(self) -> None:
         self.runs: list[FrameRun] = []
+        self.due = False
+        """Some frame must be written now."""
         self._goes_on = False
 
     def add_file(self, new: NewFile) -> None:
         self.runs.append(FrameRun(opens=new, position=0, buffers=[], last_lsn=new.first_lsn - 1))
         self._goes_on = False
 
-    def add_frame(self, parts: Sequence[BytesLike], position: int, lsn: int) -> None:
+    def add_frame(self, parts: Sequence[BytesLike], position: int, lsn: int, *, lazy: bool) -> None:
         runs = self.runs
+        self.due = self.due or not lazy
         if self._goes_on:
             run = runs[-1]
             run.buffers += parts
@@ -101,7 +112,10 @@ class Backlog:
         else:
             runs.append(FrameRun(opens=None, position=position, buffers=list(parts), last_lsn=lsn))
 
+    def hurry(self) -> None:
+        self.due = bool(self.runs)
+
     def take(self) -> list[FrameRun]:
         taken, self.runs = self.runs, []
-        self._goes_on = False
+        self._goes_on = self.due = False
         return taken

@@ -48,9 +48,15 @@ class TaskPump:
     def add_file(self, new: NewFile) -> None:
         self._backlog.add_file(new)
 
-    def add_frame(self, parts: Sequence[BytesLike], *, position: int, lsn: int) -> None:
-        self._backlog.add_frame(parts, position, lsn)
-        self._wake()
+    def add_frame(self, parts: Sequence[BytesLike], *, position: int, lsn: int, lazy: bool = False) -> None:
+        self._backlog.add_frame(parts, position, lsn, lazy=lazy)
+        if not lazy:
+            self._wake()
+
+    def hurry(self) -> None:
+        self._backlog.hurry()
+        if self._backlog.due:
+            self._wake()
 
     def add_chore(self, chore: Chore) -> None:
         self._chores.append(chore)
@@ -58,6 +64,7 @@ class TaskPump:
 
     async def stop(self) -> None:
         self._stopping = True
+        self.hurry()
         while self.task is not None and not self.task.done():
             await asyncio.wait([self.task])
 
@@ -74,7 +81,7 @@ class TaskPump:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            while self._chores or self._backlog.runs:
+            while self._chores or self._backlog.due:
                 if self._max_batch_age_seconds:
                     await asyncio.sleep(self._max_batch_age_seconds)
                 await self._step(loop)

@@ -59,12 +59,15 @@ class ThreadPump:
         with self._changed:
             self._backlog.add_file(new)
 
-    def add_frame(self, parts: Sequence[BytesLike], *, position: int, lsn: int) -> None:
+    def add_frame(self, parts: Sequence[BytesLike], *, position: int, lsn: int, lazy: bool = False) -> None:
         with self._changed:
-            self._backlog.add_frame(parts, position, lsn)
-            if self._writer_waits:
-                self._writer_waits = False
-                self._changed.notify()
+            self._backlog.add_frame(parts, position, lsn, lazy=lazy)
+            self._wake_writer()
+
+    def hurry(self) -> None:
+        with self._changed:
+            self._backlog.hurry()
+            self._wake_writer()
 
     def add_chore(self, chore: Chore) -> None:
         self._chores.put(chore)
@@ -77,6 +80,12 @@ class ThreadPump:
         for thread in self._threads:
             await asyncio.to_thread(thread.join)
         self._threads.clear()
+
+    def _wake_writer(self) -> None:
+        """Called under the lock."""
+        if self._writer_waits and self._backlog.due:
+            self._writer_waits = False
+            self._changed.notify()
 
     def _write_until_stopped(self) -> None:
         try:
@@ -134,7 +143,7 @@ class ThreadPump:
     def _wait_for_runs(self) -> list[FrameRun]:
         """Return all that is queued; nothing when the pump must end."""
         with self._changed:
-            while not (self._backlog.runs or self._stopping or self._failed):
+            while not (self._backlog.due or self._stopping or self._failed):
                 self._writer_waits = True
                 self._changed.wait()
             self._writer_waits = False

@@ -41,6 +41,8 @@ from streamhouse.wire.buffers import BytesLike, byte_view
 # Below this size, copying a batch behind its header costs less than one more buffer for the kernel.
 _COPY_BELOW_BYTES: Final = 4096
 _NO_TOPIC: Final = TopicId(UUID(int=0))
+LAZY_SYNC_MS: Final = 10
+"""The longest time that a frame waits for its write if no client waits for it."""
 
 _log = logging.getLogger(__name__)
 
@@ -103,6 +105,7 @@ class Wal:
         self._on_room: list[Callable[[BackPressureRejected | None], None]] = []
         self._room_pause_s = options.room_pause_ms / 1000
         self._room_timer: asyncio.TimerHandle | None = None
+        self._lazy_timer: asyncio.TimerHandle | None = None
         self._had_no_room = False
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap by LSN
         self._waiter_number = 0
@@ -143,8 +146,11 @@ class Wal:
         timestamp_ms: int,
         acks: int,
         batch: BytesLike,
+        lazy: bool = False,
     ) -> int:
         """Queue one batch. Returns its LSN. The buffer is not copied: it must not change until that LSN is synced.
+
+        ``lazy``: no client waits for the sync, so it may come up to LAZY_SYNC_MS later.
 
         Raises BackPressureRejected, LimitExceeded, WalFailed; nothing is assigned then.
         """
@@ -174,10 +180,16 @@ class Wal:
             self._pump.add_file(new_file)
         position = state.assign(frame_bytes)
         parts = (header, batch) if frame_bytes >= _COPY_BELOW_BYTES else (b"".join((header, batch)),)
-        self._pump.add_frame(parts, position=position, lsn=lsn)
+        self._pump.add_frame(parts, position=position, lsn=lsn, lazy=lazy)
+        if lazy and self._lazy_timer is None:
+            self._lazy_timer = asyncio.get_running_loop().call_later(LAZY_SYNC_MS / 1000, self._sync_lazy)
         self._frames += 1
         self._bytes += frame_bytes
         return lsn
+
+    def _sync_lazy(self) -> None:
+        self._lazy_timer = None
+        self._pump.hurry()
 
     def _append_synced_mark(self) -> None:
         """Every file has room for one."""
@@ -227,6 +239,7 @@ class Wal:
             raise WalOutcomeUnknown(self._refusal or "")
         if lsn >= self._state.next_lsn:
             raise InvalidRequest(f"WAL: LSN {lsn} was never assigned; the next one is {self._state.next_lsn}")
+        self._pump.hurry()
         future = asyncio.get_running_loop().create_future()
         self._waiter_number += 1
         heappush(self._waiters, (lsn, self._waiter_number, future))
@@ -391,8 +404,9 @@ class Wal:
                 self._refusal = f"the write-ahead log in {self._disk.place} is closed"
                 await self._drain()
         finally:
-            if self._room_timer is not None:
-                self._room_timer.cancel()
+            for timer in (self._room_timer, self._lazy_timer):
+                if timer is not None:
+                    timer.cancel()
             await self._pump.stop()
             await self._pump.call(self._release)
         if not failed_before and not self._health.ok:
