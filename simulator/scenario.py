@@ -333,8 +333,7 @@ def _pace(dice: Dice) -> FlushPace:
     return FlushPace(
         puts_per_second=dice.pick((5, 50, 1000)),
         longest_wait_ms=dice.pick((0, 20, 200)),
-        enough_bytes=(enough := dice.pick((1000, 10_000, 100_000))),
-        largest_bytes=dice.pick((enough, 100_000)),
+        enough_bytes=dice.pick((1000, 10_000, 100_000)),
         unbudgeted_bytes=dice.pick((500, 5000, 1_000_000)),
     )
 

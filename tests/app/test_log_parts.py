@@ -18,24 +18,18 @@ def pace(**flags: str) -> FlushPace | None:
     return leased_options(resolve(flags=named).require().settings, Durability.OBJECT).rules.pace
 
 
-DEFAULT = FlushPace(
-    puts_per_second=20, longest_wait_ms=250, unbudgeted_bytes=MIB, enough_bytes=2 * MIB, largest_bytes=8 * MIB
-)
+DEFAULT = FlushPace(puts_per_second=20, longest_wait_ms=250, unbudgeted_bytes=MIB, enough_bytes=8 * MIB)
 
 
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
         ({}, DEFAULT),
-        ({"profile": "fast"}, replace(DEFAULT, puts_per_second=200, enough_bytes=MIB)),
-        ({"profile": "cheap"}, replace(DEFAULT, puts_per_second=4, enough_bytes=8 * MIB)),
-        (
-            {"profile": "fast", "flush__max_puts_per_second": "7"},
-            replace(DEFAULT, puts_per_second=7, enough_bytes=MIB),
-        ),
+        ({"profile": "fast"}, replace(DEFAULT, puts_per_second=200)),
+        ({"profile": "cheap"}, replace(DEFAULT, puts_per_second=4)),
+        ({"profile": "fast", "flush__max_puts_per_second": "7"}, replace(DEFAULT, puts_per_second=7)),
         ({"segment__max_bytes": "4MiB"}, replace(DEFAULT, unbudgeted_bytes=4 * MIB)),
-        ({"flush__enough_bytes": "64KiB"}, replace(DEFAULT, enough_bytes=64 * 1024)),
-        ({"flush__enough_bytes": "32MiB"}, replace(DEFAULT, enough_bytes=32 * MIB, largest_bytes=32 * MIB)),
+        ({"segment__max_bytes": "32MiB"}, replace(DEFAULT, unbudgeted_bytes=32 * MIB, enough_bytes=32 * MIB)),
         ({"flush__interval": "1s"}, replace(DEFAULT, longest_wait_ms=1000)),
     ],
 )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
-from streamhouse.core.limits import KIB
+from streamhouse.core.limits import KIB, MIB
 from streamhouse.log.flush_policy import (
     WINDOW_REQUESTS,
     FlushPace,
@@ -25,6 +25,7 @@ from streamhouse.log.flush_policy import (
 )
 
 MAX_FLUSHES = 4
+MAX_FLUSH_BYTES = 8 * MIB
 IDEMPOTENT_WINDOW = 5
 ONE_RECORD = 180  # bytes of a batch with one record of 100 bytes
 
@@ -41,7 +42,6 @@ class Stores:
 class Batch:
     client: Client
     size: int
-    partition: int
     made_ms: float
     """When its first record was handed to the client's library: its linger counts as latency."""
     arrived_ms: float = 0.0
@@ -58,14 +58,10 @@ class Client:
     linger_ms: float = 0.0
     largest_batch_bytes: int = 0
     """Records that may not be sent yet, because the window is full, join the last batch up to this size."""
-    partitions: int = 1
-    """Batches go to them in turn. The agent sees a full window only in a partition: it does not know that a client
-    counts the requests of all its partitions together."""
     largest_queue: int = 10_000
     """Batches that the client keeps; a program that writes more has to wait."""
     under_way: int = 0
     ready: deque[Batch] = field(default_factory=deque)
-    made: int = 0
 
 
 def busy(*, batch_bytes: int, bytes_per_ms: float, window: int | None = IDEMPOTENT_WINDOW) -> Client:
@@ -84,13 +80,6 @@ def java_defaults() -> Client:
 
 def librdkafka_large(*, window: int | None = IDEMPOTENT_WINDOW) -> Client:
     return busy(batch_bytes=1000 * KIB, bytes_per_ms=400 * KIB, window=window)
-
-
-def librdkafka_compressed() -> Client:
-    """Idempotent, batches of 1 MB that lz4 makes smaller, to four partitions: five requests under way in all."""
-    client = busy(batch_bytes=600 * KIB, bytes_per_ms=400 * KIB)
-    client.partitions = 4
-    return client
 
 
 def franz_go() -> Client:
@@ -150,7 +139,7 @@ class World:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers: Iterator[int] = count()
         self._waiting: list[Batch] = []
-        self._unanswered: Counter[tuple[int, int]] = Counter()  # batches at the agent, by client and partition
+        self._unanswered: Counter[int] = Counter()  # batches at the agent, by client
         self._budget = PutBudget(pace.puts_per_second)
         self._round = RoundTime()
         self._under_way = 0
@@ -184,9 +173,7 @@ class World:
         if ready and ready[-1].size + size <= client.largest_batch_bytes:
             ready[-1].size += size
         elif len(ready) + client.under_way < client.largest_queue:
-            partition = client.made % client.partitions
-            client.made += 1
-            ready.append(Batch(client=client, size=size, partition=partition, made_ms=self._now_ms - client.linger_ms))
+            ready.append(Batch(client=client, size=size, made_ms=self._now_ms - client.linger_ms))
         self._at(self._now_ms + client.next_ready(self._dice), lambda: self._made(client))
         self._send(client)
 
@@ -199,7 +186,7 @@ class World:
     def _arrived(self, batch: Batch) -> None:
         batch.arrived_ms = self._now_ms
         self._waiting.append(batch)
-        self._unanswered[id(batch.client), batch.partition] += 1
+        self._unanswered[id(batch.client)] += 1
         self._look()
 
     def _look(self) -> None:
@@ -212,8 +199,7 @@ class World:
             oldest_ms=self._waiting[0].arrived_ms,
             newest_ms=self._waiting[-1].arrived_ms,
             windows_full=all(
-                batch.client.window is not None
-                and self._unanswered[id(batch.client), batch.partition] >= WINDOW_REQUESTS
+                batch.client.window is not None and self._unanswered[id(batch.client)] >= WINDOW_REQUESTS
                 for batch in self._waiting
             ),
         )
@@ -235,7 +221,7 @@ class World:
 
     def _flush(self) -> None:
         size_bytes = taken_count = 0
-        while taken_count < len(self._waiting) and size_bytes < self._pace.largest_bytes:
+        while taken_count < len(self._waiting) and size_bytes < MAX_FLUSH_BYTES:
             size_bytes += self._waiting[taken_count].size
             taken_count += 1
         taken, self._waiting = self._waiting[:taken_count], self._waiting[taken_count:]
@@ -256,7 +242,7 @@ class World:
         self._round.observe(self._now_ms - started_ms)
         for batch in taken:
             batch.client.under_way -= 1
-            self._unanswered[id(batch.client), batch.partition] -= 1
+            self._unanswered[id(batch.client)] -= 1
             if self._now_ms >= self._counts_from_ms:
                 self._answered.append(self._now_ms - batch.made_ms)
                 self._bytes += batch.size

@@ -27,7 +27,7 @@ from streamhouse.core.randomness import Randomness
 from streamhouse.core.settings import DurabilitySetting, Settings
 from streamhouse.core.units import format_size
 from streamhouse.core.urls import scheme_of
-from streamhouse.log.flush_policy import LARGEST_FLUSH_BYTES, FlushPace
+from streamhouse.log.flush_policy import ENOUGH_BYTES, FlushPace
 from streamhouse.log.leased.adoption import Adoption
 from streamhouse.log.leased.log import LeasedLog
 from streamhouse.log.leased.options import LeasedOptions
@@ -296,8 +296,7 @@ def _pace(settings: Settings) -> FlushPace:
         puts_per_second=settings.flush.max_puts_per_second,
         longest_wait_ms=settings.flush.interval_ms,
         unbudgeted_bytes=settings.segment.max_bytes,
-        enough_bytes=settings.flush.enough_bytes,
-        largest_bytes=max(LARGEST_FLUSH_BYTES, settings.flush.enough_bytes),
+        enough_bytes=max(ENOUGH_BYTES, settings.segment.max_bytes),
     )
 
 

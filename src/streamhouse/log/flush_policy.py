@@ -11,10 +11,8 @@ will share the PUT. So the time to flush is when every waiting client has stoppe
 
 A PUT costs money, so small objects have a **budget** of PUTs per second: a token bucket that holds what one second
 brings. While it is empty, batches wait for the next token, and share a flush. A flush of a segment's worth takes no
-token: its PUTs per GiB are few, however many they are per second. When ``enough_bytes`` wait, a flush starts without
-waiting for clients. A client with large batches then has one flush on its way while it fills the next one; if a flush
-took its whole window, the store would stand still while the answers travel. How much is enough is a choice between
-speed and PUTs per GiB, so each profile has its own.
+token: its PUTs per GiB are few, however many they are per second. When so much waits that a PUT of it is nearly free,
+it does not wait for clients either.
 
         arrival        due                 token?
     ──────●──────────────●───────────────────●──────► flush
@@ -33,7 +31,7 @@ from streamhouse.core.limits import MIB
 
 WINDOW_REQUESTS: Final = 5
 """The most batches of one idempotent producer and partition under way: no client sends more (Kafka allows no more)."""
-LARGEST_FLUSH_BYTES: Final = 8 * MIB
+ENOUGH_BYTES: Final = 8 * MIB
 """128 PUTs for a GiB cost less than a thousandth of a dollar."""
 _FIRST_ROUND_MS: Final = 10.0  # until the first flush has been measured
 _ROUND_WEIGHT: Final = 0.125  # of a new measurement: eight flushes make the estimate
@@ -50,11 +48,8 @@ class FlushPace:
     """Longer than the pauses in which a busy client sends, shorter than the fastest PUT to a remote store."""
     unbudgeted_bytes: int = MIB
     """A flush of this size or more takes no token: a segment's worth."""
-    enough_bytes: int = LARGEST_FLUSH_BYTES
-    """A flush of this size or more waits for nothing but a free place, and for the budget if it is under
-    ``unbudgeted_bytes``."""
-    largest_bytes: int = LARGEST_FLUSH_BYTES
-    """About the most that one flush takes: what has gathered while all places were taken. The rest makes another."""
+    enough_bytes: int = ENOUGH_BYTES
+    """A flush of this size or more waits for nothing. Not less than a segment may hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

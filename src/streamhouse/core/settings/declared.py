@@ -285,17 +285,6 @@ class FlushSettings:
         why="at 0.005 USD for a thousand PUTs, 20 per second all month are 260 USD for each busy agent; an idle one "
         "puts nothing",
     )
-    enough_bytes: int = size(
-        "2MiB",
-        at_least="64KiB",
-        at_most="64MiB",
-        fast="1MiB",
-        cheap="8MiB",
-        doc="So many bytes that wait for a flush start one at once. A larger value makes fewer PUTs per GiB; a smaller "
-        "one is faster for clients with large batches and few requests under way. Without effect where durability is "
-        "`wal`.",
-        why="a PUT of 2 MiB costs 0.0026 USD per GiB; waiting for more would leave the store idle while clients wait",
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

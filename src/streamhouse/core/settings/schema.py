@@ -173,19 +173,9 @@ def duration(
     return cast("int", _declare(declaration))
 
 
-def size(
-    default: str,
-    *,
-    at_least: str | int,
-    at_most: str | int,
-    doc: str,
-    why: str,
-    fast: str | None = None,
-    cheap: str | None = None,
-) -> int:
+def size(default: str, *, at_least: str | int, at_most: str | int, doc: str, why: str) -> int:
     kind = Size(at_least_bytes=parse_size(at_least), at_most_bytes=parse_size(at_most), example=default)
-    declaration = Declaration(kind=kind, default=default, doc=doc, why=why, fast=fast, cheap=cheap)
-    return cast("int", _declare(declaration))
+    return cast("int", _declare(Declaration(kind=kind, default=default, doc=doc, why=why)))
 
 
 def number(

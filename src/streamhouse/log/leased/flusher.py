@@ -270,7 +270,7 @@ class Flusher:
             size_bytes += chunk.size_bytes
             if not partition.pending:
                 self.forget(partition)
-            if size_bytes >= pace.largest_bytes:
+            if size_bytes >= pace.enough_bytes:
                 break
         if size_bytes < pace.unbudgeted_bytes:
             self._budget.spend(now_ms)

@@ -43,7 +43,7 @@ class FlushRules:
     @property
     def chunk_bytes(self) -> int:
         """The most bytes one flush takes of one partition. Large ones are uploaded side by side instead."""
-        return MAX_BATCH_BYTES if self.pace is None else max(self.pace.largest_bytes, self.segment_max_bytes)
+        return MAX_BATCH_BYTES if self.pace is None else max(self.pace.enough_bytes, self.segment_max_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
