@@ -1,0 +1,120 @@
+"""Compacts one item: rewrites it, then replaces its entries by the new one. The only module here that commits.
+
+``begin`` names the exact sources and makes the new object referenced; ``apply`` takes the sources out and puts the
+target in. Each of the two is refused if the entries that stand are not the sources (R17), and each may be sent again.
+
+A refusal of ``begin`` may also mean that the object is older than the partition's GC horizon: vacuum may have deleted
+it, because nothing referred to it yet (R6). The item itself is still good then, so it is written once more with a fresh
+stamp. Which of the two it was is asked of the partition's own row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from streamhouse.core.backoff import Backoff
+from streamhouse.core.errors import CompactionConflict, DamagedObject, MetadataUnavailable
+from streamhouse.core.randomness import Randomness
+from streamhouse.log.offload import Offload
+from streamhouse.maintenance.compaction.plan import CompactionItem
+from streamhouse.maintenance.compaction.rewrite import Copied, RewrittenItem, rewrite_item
+from streamhouse.maintenance.compaction.stats import CompactionStats
+from streamhouse.metadata.contract import Compaction, CompactionSource, Entry, MetadataStore, ObjectRef, ScanRange
+from streamhouse.objectstore.contract import ObjectStore
+
+T = TypeVar("T")
+
+_WRITES: Final = 2
+"""Objects written for one item. A rewrite that is too slow for the horizon twice is too slow for this vacuum."""
+_READS: Final = 2
+"""A source that fails its checks is read again: the download may have been damaged, not the object."""
+_SENDINGS: Final = 3
+"""Of one call without an answer. The store has tried for half a minute each time; recovery finds out later."""
+_PAUSE: Final = Backoff(first_ms=500, longest_ms=5_000)
+
+
+class ItemCompaction:
+    def __init__(
+        self, *, metadata: MetadataStore, store: ObjectStore, offload: Offload, randomness: Randomness
+    ) -> None:
+        self._metadata = metadata
+        self._store = store
+        self._offload = offload
+        self._randomness = randomness
+
+    async def run(self, item: CompactionItem, *, stats: CompactionStats, copied: Copied) -> None:
+        """Returns when the item's entries are replaced. Raises CompactionConflict when they have changed meanwhile;
+        DamagedObject, PartitionNotFound, StoreError, MetadataError, and what ``copied`` raises."""
+        for writes_left in reversed(range(_WRITES)):
+            rewritten = await self._rewrite(item, copied)
+            stats.bytes_out += rewritten.object.size_bytes
+            try:
+                await self._replace(item, rewritten)
+                break
+            except CompactionConflict:
+                if not await self._is_stale(item, rewritten.object):
+                    raise
+                stats.stale += 1
+                if not writes_left or not await self._stands(item):
+                    raise
+        stats.runs += 1
+        stats.entries += len(item.sources)
+        stats.objects_released += item.objects_saved + 1
+
+    async def _rewrite(self, item: CompactionItem, copied: Copied) -> RewrittenItem:
+        for reads_left in reversed(range(_READS)):
+            try:
+                return await rewrite_item(
+                    item,
+                    store=self._store,
+                    offload=self._offload,
+                    created_ms=await self._metadata.now_ms(),
+                    object_id=self._randomness.uuid(),
+                    copied=copied,
+                )
+            except DamagedObject as error:
+                if not await self._stands(item):
+                    # R7: the object is gone because its entry is. The log lacks nothing.
+                    raise CompactionConflict(f"the entries of {item.key} were replaced while they were read") from error
+                if not reads_left:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _replace(self, item: CompactionItem, rewritten: RewrittenItem) -> None:
+        compaction = Compaction(
+            key=item.key,
+            compaction_id=self._randomness.uuid(),
+            sources=sources_of(item.sources),
+            target=rewritten.target,
+            object=rewritten.object,
+        )
+        await self._surely(lambda: self._metadata.begin_compaction(compaction))
+        await self._surely(lambda: self._metadata.apply_compaction(item.key, compaction.compaction_id))
+
+    async def _surely(self, call: Callable[[], Awaitable[T]]) -> T:
+        """R5: no answer is no verdict. The identical call is sent again."""
+        for sent in range(1, _SENDINGS):
+            try:
+                return await call()
+            except MetadataUnavailable:
+                await asyncio.sleep(_PAUSE.pause_s(sent, self._randomness))
+        return await call()
+
+    async def _is_stale(self, item: CompactionItem, ref: ObjectRef) -> bool:
+        states = await self._metadata.get_partitions([item.key])
+        return bool(states) and ref.created_at_ms < states[0].gc_horizon_ms
+
+    async def _stands(self, item: CompactionItem) -> bool:
+        """Whether the entries of the range are still the item's sources."""
+        wanted = ScanRange(key=item.key, from_offset=item.base_offset, to_offset=item.end_offset + 1)
+        pages = await self._metadata.scan_entries([wanted], limit=len(item.sources) + 1)
+        return bool(pages) and sources_of(pages[0].entries) == sources_of(item.sources)
+
+
+def sources_of(entries: tuple[Entry, ...]) -> tuple[CompactionSource, ...]:
+    return tuple(
+        CompactionSource(base_offset=entry.base_offset, end_offset=entry.end_offset, object_key=entry.object_key)
+        for entry in entries
+    )
