@@ -140,6 +140,26 @@ async def test_r4_held_frames_of_a_partition_led_elsewhere_are_let_go_in_the_end
         assert node.wal.unsettled_bytes == 0
 
 
+@pytest.mark.parametrize("when", ["before it is held", "while it is held"])
+async def test_r4_a_machines_clock_that_is_set_back_does_not_hold_frames_for_longer(tmp_path: Path, when: str) -> None:
+    async with Stage(tmp_path) as stage:
+        topic = await stage.cluster.topic()
+        (key,) = topic.partition_keys()
+        node, other = await stage.node("agent-1"), await stage.node("agent-2")
+        await node.lead(topic)
+        await acked(node.log.append(key, batch("a"), acks=1))
+        if when == "before it is held":
+            stage.cluster.clock.jump_wall(-86_400_000)
+        node.log.drop_partition(key, "test")
+        if when == "while it is held":
+            stage.cluster.clock.jump_wall(-86_400_000)
+        stage.cluster.clock.advance(40_000)
+        await other.lead(topic)
+        assert await node.log.sweep_held() == 0
+        stage.cluster.clock.advance(700_000)
+        assert await node.log.sweep_held() == 1
+
+
 def frame(lsn: int, data: bytes, *, in_memory: bool = False) -> HeldFrame:
     return HeldFrame(
         lsn=lsn,

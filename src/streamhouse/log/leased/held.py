@@ -5,6 +5,9 @@ recovery.py has the rules. This module keeps the frames and reads from the metad
 Frames of an ended leadership can wait for minutes, until this agent leads the partition again. Their batches are not
 kept in memory: once they are synced, only their places are remembered, and they are read back from the WAL when they
 are needed. Otherwise they would take the write buffer away from the partitions that are led here.
+
+A frame's age counts by the boot clock from the moment it is held; only what it was older by then is known from the
+machine's clock alone. That clock may be set back, and a frame from its future would be held for as long as the step was.
 """
 
 from __future__ import annotations
@@ -65,14 +68,21 @@ class HeldFrames:
     """R4: the age up to which an acknowledged acks=1 record is written again after another agent has led."""
     pressed_age_ms: int
     """The same while writes are refused for want of room."""
+    _wall_ahead_ms: int = field(init=False)
+    """How far the machine's clock was ahead of the boot clock when this process began."""
     _frames: dict[PartitionKey, dict[int, HeldFrame]] = field(default_factory=dict)
     """By partition and LSN; a partition without frames is not in it."""
     _unsynced: list[tuple[PartitionKey, int]] = field(default_factory=list)
     """Frames in memory, because the WAL has not synced them yet."""
 
+    def __post_init__(self) -> None:
+        self._wall_ahead_ms = self.clock.wall_ms() - self.clock.boot_ms()
+
     def add(self, key: PartitionKey, frames: Iterable[HeldFrame]) -> None:
+        now_ms, wall_ms = self._now_ms(), self.clock.wall_ms()
         for frame in frames:
-            self._frames.setdefault(key, {})[frame.lsn] = frame
+            age_ms = max(0, wall_ms - frame.timestamp_ms)
+            self._frames.setdefault(key, {})[frame.lsn] = replace(frame, timestamp_ms=now_ms - age_ms)
             self.budget.held_bytes += _cost_bytes(frame)
 
     def add_left(self, partition: PartitionLog, left: Iterable[PendingBatch]) -> None:
@@ -135,7 +145,7 @@ class HeldFrames:
             history=history,
             high_watermark=partition.high_watermark,
             compacted=partition.config.compacts,
-            now_ms=self.clock.wall_ms(),
+            now_ms=self._now_ms(),
             max_age_ms=self.max_age_ms,
             epoch=partition.epoch,
             wal_is_durable=self.wal_is_durable,
@@ -163,7 +173,7 @@ class HeldFrames:
                     history=await self.metadata.epoch_history(state.key),
                     high_watermark=state.high_watermark,
                     compacted=False,
-                    now_ms=self.clock.wall_ms(),
+                    now_ms=self._now_ms(),
                     max_age_ms=self.max_age_ms,
                     wal_is_durable=True,
                 )
@@ -200,7 +210,7 @@ class HeldFrames:
         what was dropped of the others is known all the same.
         """
         topics: dict[TopicId, Topic | None] = {}
-        now_ms = self.clock.wall_ms()
+        now_ms = self._now_ms()
         for key in [key for key in self._frames if key not in led_here]:
             if key.topic_id not in topics:
                 topics[key.topic_id] = await self._topic(key.topic_id)
@@ -215,6 +225,10 @@ class HeldFrames:
             self.settle(key, given_up)
             if gone or given_up:
                 yield Swept(key=key, topic=topic, never_again=len(gone), given_up=given_up)
+
+    def _now_ms(self) -> int:
+        """The machine's time as it would be if nobody had set its clock since this process began."""
+        return self.clock.boot_ms() + self._wall_ahead_ms
 
     async def _topic(self, topic_id: TopicId) -> Topic | None:
         try:
