@@ -11,7 +11,7 @@ from harness import Backend
 
 from streamhouse.core.errors import AgentNotFound, AgentSuperseded, InvalidRequest, LimitExceeded
 from streamhouse.core.limits import MAX_AGENT_ID_BYTES, MAX_JSON_METADATA_BYTES, MAX_LISTENERS_PER_AGENT
-from streamhouse.metadata.contract import AgentInfo
+from streamhouse.metadata.contract import AgentInfo, HeldLease, SlotKey
 
 
 def info(backend: Backend, agent_id: str = "agent-1", **changes: object) -> AgentInfo:
@@ -225,3 +225,75 @@ async def test_an_agent_that_cannot_be_stored_is_refused(backend: Backend) -> No
     with pytest.raises(InvalidRequest):
         await backend.store.list_agents(alive_within_ms=-1)
     assert await backend.store.list_agents() == []
+
+
+# Agents that ended without signing off.
+
+DAY_MS = 86_400_000
+
+
+async def test_r22_agents_that_have_been_silent_for_long_go(backend: Backend) -> None:
+    silent, alive, slow = info(backend, "silent"), info(backend, "alive"), info(backend, "slow")
+    for one in (silent, alive, slow):
+        await backend.store.register_agent(one)
+    await backend.advance(DAY_MS)
+    await backend.store.heartbeat("slow", slow.incarnation)
+    await backend.advance(1)
+    await backend.store.heartbeat("alive", alive.incarnation)
+    assert await backend.store.expire_agents(silent_ms=DAY_MS + 1, limit=10) == []
+    assert await backend.store.expire_agents(silent_ms=DAY_MS, limit=10) == ["silent"]
+    assert [agent.agent_id for agent in await backend.store.list_agents()] == ["alive", "slow"]
+    with pytest.raises(AgentNotFound):
+        await backend.store.heartbeat("silent", silent.incarnation)
+
+
+async def test_r22_an_expired_agent_comes_back_in_the_same_incarnation_under_its_number(backend: Backend) -> None:
+    """A clock that jumps ahead makes every agent silent for a moment: none of them may have to start again."""
+    asked = info(backend)
+    first = await backend.store.register_agent(asked)
+    await backend.advance(DAY_MS)
+    assert await backend.store.expire_agents(silent_ms=1, limit=10) == ["agent-1"]
+    again = await backend.store.register_agent(asked)
+    assert (again.node_id, again.started_at_ms) == (first.node_id, backend.now_ms)
+    holder = dataclasses.replace(backend.holder(), incarnation=asked.incarnation)
+    await backend.led(holder=holder)
+
+
+async def test_r22_an_agent_with_a_live_lease_stays(backend: Backend) -> None:
+    """Where the WAL is the durability a lease never expires, and its agent may be away for weeks."""
+    leader, coordinator, ended = (backend.holder(name) for name in ("leader", "coordinator", "ended"))
+    for holder in (leader, coordinator, ended):
+        await backend.register(holder)
+    led = await backend.led("kept", holder=leader)
+    await backend.lead(SlotKey(3), coordinator)
+    gone = await backend.led("gone", holder=ended)
+    await backend.store.delete_topic(gone.key.topic_id)
+    await backend.advance(TTL_MS - 1)
+    assert await backend.store.expire_agents(silent_ms=1, limit=10) == ["ended"]
+    await backend.store.release_leases(leader, [HeldLease(key=led.key, epoch=led.epoch)])
+    assert await backend.store.expire_agents(silent_ms=1, limit=10) == ["leader"]
+    await backend.advance(1)
+    assert await backend.store.expire_agents(silent_ms=1, limit=10) == ["coordinator"]
+
+
+async def test_r22_expiring_agents_has_bounds(backend: Backend) -> None:
+    for turn in range(5):
+        await backend.store.register_agent(info(backend, f"agent-{turn}"))
+    await backend.advance(10)
+    assert [len(await backend.store.expire_agents(silent_ms=1, limit=2)) for _ in range(4)] == [2, 2, 1, 0]
+    for limit in (0, -1):
+        with pytest.raises(InvalidRequest):
+            await backend.store.expire_agents(silent_ms=1, limit=limit)
+    with pytest.raises(InvalidRequest):
+        await backend.store.expire_agents(silent_ms=-1, limit=1)
+
+
+async def test_r22_a_registration_at_the_time_of_the_sweep_is_not_lost(backend: Backend) -> None:
+    runs = [info(backend, f"agent-{turn}") for turn in range(8)]
+    stores = [backend.store, await backend.open_another(), await backend.open_another()]
+    for _ in range(5):
+        await asyncio.gather(*(backend.store.register_agent(one) for one in runs))
+        await backend.advance(DAY_MS)
+        calls = [store.expire_agents(silent_ms=1, limit=3) for store in stores * 2]
+        await asyncio.gather(*calls, *(stores[1].register_agent(one) for one in runs))
+        assert len(await backend.store.list_agents(alive_within_ms=1)) == len(runs)

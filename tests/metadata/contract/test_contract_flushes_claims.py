@@ -77,6 +77,46 @@ async def test_a_malformed_flush_is_refused(backend: Backend) -> None:
         await backend.store.request_flush(backend.uuid(), [key] * (MAX_KEYS_PER_CALL + 1), ttl_ms=1000)
 
 
+async def test_r22_expired_flush_requests_go_after_a_time_answered_or_not(backend: Backend) -> None:
+    """A request about many partitions adds more rows than the next request deletes."""
+    keys = (await backend.topic(partitions=5)).partition_keys()
+    answered, open_one, late = (backend.uuid() for _ in range(3))
+    await backend.store.request_flush(answered, keys[:2], ttl_ms=1000)
+    await backend.store.complete_flushes([(answered, keys[0]), (answered, keys[1])])
+    await backend.store.request_flush(open_one, keys[:3], ttl_ms=1000)
+    await backend.advance(500)
+    await backend.store.request_flush(late, keys, ttl_ms=1000)
+    await backend.advance(999)
+    assert await backend.store.expire_flush_requests(keep_ms=499, limit=100) == 0
+    await backend.advance(1)
+    assert [await backend.store.expire_flush_requests(keep_ms=499, limit=2) for _ in range(4)] == [2, 2, 1, 0]
+    assert await backend.store.expire_flush_requests(keep_ms=0, limit=100) == 0, "this one expires now"
+    await backend.advance(1)
+    assert await backend.store.expire_flush_requests(keep_ms=0, limit=100) == 5
+
+
+async def test_r22_expiring_flush_requests_at_the_same_time_shares_the_work(backend: Backend) -> None:
+    keys = (await backend.topic(partitions=20)).partition_keys()
+    for _ in range(3):
+        await backend.store.request_flush(backend.uuid(), keys, ttl_ms=1)
+    await backend.advance(10)
+    stores = [backend.store, await backend.open_another(), await backend.open_another()]
+    gone = 0
+    while counts := await asyncio.gather(*(store.expire_flush_requests(keep_ms=1, limit=7) for store in stores)):
+        gone += sum(counts)
+        if not any(counts):
+            break
+    assert gone == 60
+
+
+async def test_a_malformed_expiry_of_flush_requests_is_refused(backend: Backend) -> None:
+    for limit in (0, -1):
+        with pytest.raises(InvalidRequest):
+            await backend.store.expire_flush_requests(keep_ms=1, limit=limit)
+    with pytest.raises(InvalidRequest):
+        await backend.store.expire_flush_requests(keep_ms=-1, limit=1)
+
+
 # Claims.
 
 

@@ -18,6 +18,7 @@ from streamhouse.core.ids import PartitionKey
 from streamhouse.core.limits import MAX_KEYS_PER_CALL
 from streamhouse.metadata.contract import (
     HeldLease,
+    HistoryPlace,
     IntentKey,
     LogState,
     OffsetCommit,
@@ -125,6 +126,11 @@ ASKING_BY_NUMBER: dict[str, WithNumber] = {
     "expire_groups": lambda b, led, n: b.store.expire_groups(empty_for_ms=n, limit=1),
     "expire_producers": lambda b, led, n: b.store.expire_producers(idle_ms=n, limit=1),
     "expire_commits": lambda b, led, n: b.store.expire_commits(keep_ms=n, limit=1),
+    "expire_epochs": lambda b, led, n: b.store.expire_epochs(
+        keep_ms=n, limit=1, after=HistoryPlace(key=PartitionKey(led.key.topic_id, n), epoch=n)
+    ),
+    "expire_agents": lambda b, led, n: b.store.expire_agents(silent_ms=n, limit=1),
+    "expire_flush_requests": lambda b, led, n: b.store.expire_flush_requests(keep_ms=n, limit=1),
     "allocate_producer_ids": lambda b, led, n: b.store.allocate_producer_ids(n),
     "advance_log_start": lambda b, led, n: b.store.advance_log_start(led.key, n),
     "raise_gc_horizon": lambda b, led, n: b.store.raise_gc_horizon(n),

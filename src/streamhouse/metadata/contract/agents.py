@@ -69,3 +69,12 @@ class Agents(ABC):
     ) -> list[RegisteredAgent]:
         """Return the agents, sorted by id; with ``alive_within_ms`` only those whose last heartbeat is that recent by
         the store's clock."""
+
+    @abstractmethod
+    async def expire_agents(self, *, silent_ms: int, limit: int) -> list[str]:
+        """Drop up to ``limit`` rows of agents whose last heartbeat is longer ago than ``silent_ms`` by the store's
+        clock and that hold no live lease; returns their ids. Rows written by hand are treated alike.
+
+        An agent that comes back after all registers again, under the same number and even in the same incarnation: a
+        store's clock that was set far forward makes the whole fleet look silent for a moment.
+        """

@@ -208,6 +208,23 @@ class EpochStart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryPlace:
+    """A place in the histories of all partitions, which are ordered by partition and then by epoch."""
+
+    key: PartitionKey
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistorySweep:
+    """The outcome of one step of a sweep over the histories of all partitions."""
+
+    deleted: int
+    after: HistoryPlace | None
+    """Where the next step begins; None when this one has reached the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerBatch:
     base_sequence: int
     record_count: int
@@ -292,7 +309,23 @@ class Log(ABC):
 
     @abstractmethod
     async def epoch_history(self, key: PartitionKey) -> list[EpochStart]:
-        """Every leadership of this partition, oldest first."""
+        """Every leadership of this partition that ``expire_epochs`` has not dropped, oldest first."""
+
+    @abstractmethod
+    async def expire_epochs(self, *, keep_ms: int, limit: int, after: HistoryPlace | None = None) -> HistorySweep:
+        """Look at the next ``limit`` rows of the epoch histories, and drop those that nothing needs any more.
+
+        A row may go when its leadership ended longer ago than ``keep_ms`` by the store's clock, and
+        (a) the next leadership began at or below the first offset that an entry still covers, so that every offset of
+        this one is gone; or
+        (b) it wrote nothing and repeats the row before it: the same WAL at the same offset.
+        So the newest row stays, the one that covers the log start, and every row that is younger. For the rows that
+        stay, the first later leadership with another WAL begins at the same offset as before (R3), and the end of every
+        epoch is the same (for an epoch below the log start: the log start).
+
+        ``keep_ms`` must be longer than a WAL may hold frames of a leadership that has ended (R3, R4). To sweep all
+        histories, begin without ``after`` and go on with each answer's. Several processes may do so at once.
+        """
 
     @abstractmethod
     async def load_producers(

@@ -134,3 +134,9 @@ class Pipeline(ABC):
     @abstractmethod
     async def pending_flush(self, request_id: UUID) -> list[PartitionKey]:
         """Which partitions of a request are still open: empty when it is done or has expired."""
+
+    @abstractmethod
+    async def expire_flush_requests(self, *, keep_ms: int, limit: int) -> int:
+        """Drop up to ``limit`` rows of requests, one for each partition asked about, that expired longer ago than
+        ``keep_ms`` by the store's clock, answered or not. Returns how many.
+        """

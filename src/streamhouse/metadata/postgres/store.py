@@ -27,6 +27,7 @@ from streamhouse.metadata.postgres.session import PostgresTx
 from streamhouse.metadata.postgres.transfers import PostgresTransfers
 from streamhouse.metadata.rows.compactions import CompactionRows
 from streamhouse.metadata.rows.definitions import DefinitionRows
+from streamhouse.metadata.rows.epochs import EpochRows
 from streamhouse.metadata.rows.flushes import FlushRows
 from streamhouse.metadata.rows.identity import IdentityRows
 from streamhouse.metadata.rows.layer import Step
@@ -51,6 +52,7 @@ class PostgresMetadata(
     PostgresIntents,
     FlushRows,
     DefinitionRows,
+    EpochRows,
     IdentityRows,
     MetadataStore,
 ):

@@ -34,6 +34,21 @@ _HEARTBEAT: Final = """
 UPDATE agents SET last_heartbeat = greatest(last_heartbeat, sh_tick()) WHERE agent_id = $1 AND incarnation = $2
 RETURNING last_heartbeat
 """
+# Registration holds the agent's number first of all. One that is under way is passed by, and one that begins now waits.
+_EXPIRE: Final = """
+WITH silent AS MATERIALIZED (
+    SELECT a.agent_id FROM agents AS a JOIN node_ids AS n ON n.agent_id = a.agent_id
+    WHERE a.last_heartbeat < (SELECT sh_now_ms()) - $1::bigint
+        AND NOT EXISTS (SELECT 1 FROM partition_leases AS l
+                        WHERE l.leader_agent_id = a.agent_id AND l.lease_expires_at > (SELECT sh_now_ms()))
+        AND NOT EXISTS (SELECT 1 FROM coordinator_slots AS s
+                        WHERE s.leader_agent_id = a.agent_id AND s.lease_expires_at > (SELECT sh_now_ms()))
+    ORDER BY a.agent_id LIMIT $2 FOR UPDATE OF n SKIP LOCKED
+)
+DELETE FROM agents
+WHERE agent_id IN (SELECT agent_id FROM silent) AND last_heartbeat < (SELECT sh_now_ms()) - $1::bigint
+RETURNING agent_id
+"""
 
 
 class AgentRows(RowStore, Agents):
@@ -53,6 +68,12 @@ class AgentRows(RowStore, Agents):
     ) -> list[RegisteredAgent]:
         checks.check_duration(alive_within_ms or 0, "a liveness timeout")
         return [_to_agent(row) for row in await self._fetch(_LIST, alive_within_ms, agent_group)]
+
+    async def expire_agents(self, *, silent_ms: int, limit: int) -> list[str]:
+        checks.check_duration(silent_ms, "a silence")
+        checks.check_sweep_limit(limit)
+        rows = await self._statement(lambda tx: tx.fetch(_EXPIRE, silent_ms, limit))
+        return sorted(row["agent_id"] for row in rows)
 
 
 async def read_agent(tx: RowTx, agent_id: str) -> RegisteredAgent:

@@ -12,7 +12,7 @@ from streamhouse.metadata.contract import Change, ChangeKind, FlushRequest, Pipe
 from streamhouse.metadata.rows.layer import Row, RowStore, RowTx, as_uuid, key_columns, to_key
 
 _KEEP_MS: Final = 3_600_000  # how long an expired request stays, for people who look at the table
-_MAX_CLEANED: Final = 1000  # expired rows that one request deletes
+_MAX_CLEANED: Final = 1000  # expired rows that one request deletes; it may add more, so agents sweep as well
 _COLUMNS: Final = "f.request_id, f.topic_id, f.partition_id, f.requested_at, f.expires_at"
 _CLEAN: Final = """
 WITH old AS MATERIALIZED (
@@ -22,6 +22,7 @@ WITH old AS MATERIALIZED (
 DELETE FROM flush_requests
 WHERE (request_id, topic_id, partition_id) IN (SELECT request_id, topic_id, partition_id FROM old)
 """
+_EXPIRE: Final = f"{_CLEAN} RETURNING request_id"
 _REQUEST: Final = """
 INSERT INTO flush_requests (request_id, topic_id, partition_id, requested_at, expires_at)
 SELECT $1, p.topic_id, p.partition_id, clock.now_ms, clock.now_ms + $4::bigint
@@ -99,6 +100,11 @@ class FlushRows(RowStore, Pipeline):
             request_id,
         )
         return [to_key(row) for row in rows]
+
+    async def expire_flush_requests(self, *, keep_ms: int, limit: int) -> int:
+        checks.check_duration(keep_ms, "an age")
+        checks.check_sweep_limit(limit)
+        return len(await self._statement(lambda tx: tx.fetch(_EXPIRE, keep_ms, limit)))
 
 
 def _to_request(row: Row) -> FlushRequest:

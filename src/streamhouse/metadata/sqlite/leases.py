@@ -42,11 +42,15 @@ _ASKED_PARTITIONS: Final = f"""
     SELECT json_group_array(json_array(number, {_STANDING}))
     FROM asked CROSS JOIN partitions p ON p.topic_id = asked.topic_id AND p.partition_id = asked.partition_id
     LEFT JOIN partition_leases l ON l.topic = p.topic AND l.partition_id = p.partition_id AND l.topic_id = p.topic_id"""
+# Partitions first: lease rows of deleted topics stay for good, and may be many more.
 _LEASED_PARTITIONS: Final = f"""
     SELECT p.topic_id, p.partition_id, {_STANDING}
-    FROM partition_leases l CROSS JOIN partitions p
-        ON p.topic_id = l.topic_id AND p.partition_id = l.partition_id {{where}}
+    FROM partitions p CROSS JOIN partition_leases l ON l.topic_id = p.topic_id AND l.partition_id = p.partition_id
     ORDER BY p.topic_id, p.partition_id"""
+_PARTITIONS_LED_BY: Final = f"""
+    SELECT p.topic_id, p.partition_id, {_STANDING}
+    FROM partition_leases l CROSS JOIN partitions p ON p.topic_id = l.topic_id AND p.partition_id = l.partition_id
+    WHERE l.leader_agent_id = ? ORDER BY p.topic_id, p.partition_id"""
 
 _SLOTS: Final = """
     SELECT slot, epoch, leader_agent_id, lease_expires_at, acquired_at, hex(incarnation), hex(wal_id)
@@ -258,10 +262,10 @@ def release_leases(tx: Tx, holder: Holder, held: Sequence[HeldLease]) -> list[Le
 def list_leases(tx: Tx, *, agent_id: str | None = None, keys: Sequence[LeaseKey] | None = None) -> list[Lease]:
     checks.check_keys(keys or (), "leases")
     if keys is None:
-        sql = _LEASED_PARTITIONS.format(where="" if agent_id is None else "WHERE l.leader_agent_id = ?")
+        rows = tx.rows(_LEASED_PARTITIONS) if agent_id is None else tx.rows(_PARTITIONS_LED_BY, (agent_id,))
         found = [
             _partition_standing(PartitionKey(as_topic_id(topic_id), partition), row)
-            for topic_id, partition, *row in tx.rows(sql, () if agent_id is None else (agent_id,))
+            for topic_id, partition, *row in rows
         ]
         found += [_slot_standing(row) for row in tx.rows(_SLOTS)]
     else:

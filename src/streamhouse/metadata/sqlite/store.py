@@ -23,6 +23,7 @@ from streamhouse.metadata.contract import Change, ChangeKind, MetadataStore, New
 from streamhouse.metadata.rows.agents import AgentRows
 from streamhouse.metadata.rows.compactions import CompactionRows
 from streamhouse.metadata.rows.definitions import DefinitionRows
+from streamhouse.metadata.rows.epochs import EpochRows
 from streamhouse.metadata.rows.flushes import FlushRows
 from streamhouse.metadata.rows.groups import GroupRows
 from streamhouse.metadata.rows.identity import IdentityRows
@@ -61,6 +62,7 @@ class SqliteMetadata(
     IntentRows,
     FlushRows,
     DefinitionRows,
+    EpochRows,
     IdentityRows,
     MetadataStore,
 ):
