@@ -25,6 +25,7 @@ def test_the_numbers_never_change() -> None:
         "TOO_NEW": 8,
         "ANOMALY": 9,
         "NOT_READY": 10,
+        "DAMAGED": 11,
         "INTERRUPTED": 130,
         "CLOSED_PIPE": 141,
     }

@@ -27,6 +27,10 @@ EXCUSED = {
     "core/settings": "declarations: tests/core/settings/test_settings_rules.py checks them",
     "gateway/kafka/handlers": "translation of requests: tests/gateway/kafka/admin, tests/gateway/kafka/data and "
     "tests/gateway/kafka/groups send requests of every kind",
+    "maintenance/key_compaction": "one rewrite: tests/maintenance/key_compaction/test_key_compaction_model.py compares "
+    "whole passes with a plain model of Kafka's cleaner",
+    "maintenance/verify": "one walk: tests/maintenance/verify/test_verify_damages.py injects every damage and looks "
+    "for its finding",
     "metadata/postgres": "one implementation of the store: tests/metadata/contract runs on all of them",
     "metadata/rows": "what both SQL stores share: tests/metadata/contract runs on both of them",
     "metadata/sqlite": "one implementation of the store: tests/metadata/contract runs on all of them",

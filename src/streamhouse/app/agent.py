@@ -44,6 +44,7 @@ class Agent:
         self.tail = made.tail
         self.adoption = made.adoption
         self.expiry = made.expiry
+        self.upkeep = made.upkeep
         self.broker = broker
         self.kafka = kafka
         """None unless it was asked for."""

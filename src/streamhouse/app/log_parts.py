@@ -42,10 +42,14 @@ from streamhouse.log.wal.options import WalOptions
 from streamhouse.log.wal.recovery import Recovered
 from streamhouse.log.wal.wal import Wal
 from streamhouse.maintenance.adoptions import Adoptions
+from streamhouse.maintenance.compaction.compactor import CompactorOptions
+from streamhouse.maintenance.compaction.plan import CompactionRules
 from streamhouse.maintenance.expiry import ExpiryOptions, RowExpiry
 from streamhouse.maintenance.flush_requests import FlushRequests
 from streamhouse.maintenance.metadata_progress import MetadataProgress, check_frames_follow, check_wal_directory
 from streamhouse.maintenance.topic_watch import TopicWatch
+from streamhouse.maintenance.upkeep import Upkeep, UpkeepOptions
+from streamhouse.maintenance.vacuum.options import VacuumOptions
 from streamhouse.metadata.contract import KAFKA_LISTENER, AgentInfo, Durability
 
 WAL_DISK: Final = "the write-ahead log's disk"
@@ -53,6 +57,8 @@ WAL_DISK: Final = "the write-ahead log's disk"
 LOST_COMMITS: Final = "lost commits"
 """The name of the problem that the metadata store had lost commits."""
 _BUSY_SEGMENT_BYTES: Final = 4 * MIB
+_LOCAL_RULES: Final = CompactionRules(large_entry_bytes=MIB, target_object_bytes=16 * MIB, max_object_bytes=32 * MIB)
+"""On a local disk, where a read has no round trip, an entry of a busy partition is large enough as it is."""
 _OFFLOAD_THREADS: Final = 2  # inflating blocks; more would only take cores from the event loop
 
 _log = logging.getLogger(__name__)
@@ -98,6 +104,8 @@ class LogParts:
     tail: TailCache
     adoption: Adoption
     expiry: RowExpiry
+    upkeep: Upkeep | None
+    """None where the settings turn it off."""
 
 
 async def open_log(around: Surroundings, parts: AsyncExitStack) -> LogParts:
@@ -157,6 +165,7 @@ async def open_log(around: Surroundings, parts: AsyncExitStack) -> LogParts:
     wal.on_room(lambda problem: _report_room(log, member, problem))
     reader = _reader(around, parts, tail, log, member)
     topics, adoption, expiry = _start_loops(around, parts, log, member)
+    upkeep = _start_upkeep(around, parts, log, member) if settings.maintenance.enabled else None
     return LogParts(
         wal=wal,
         recovered=recovered,
@@ -168,6 +177,7 @@ async def open_log(around: Surroundings, parts: AsyncExitStack) -> LogParts:
         tail=tail,
         adoption=adoption,
         expiry=expiry,
+        upkeep=upkeep,
     )
 
 
@@ -202,6 +212,25 @@ def _start_loops(
         loop.start()
         parts.push_async_callback(loop.close)
     return topics, adoption, expiry
+
+
+def _start_upkeep(around: Surroundings, parts: AsyncExitStack, log: LeasedLog, member: FleetMember) -> Upkeep:
+    offload = ThreadOffload(1)
+    parts.push_async_callback(offload.close)
+    upkeep = Upkeep(
+        metadata=around.stores.metadata,
+        objects=around.stores.objects,
+        leading=log,
+        offload=offload,
+        clock=around.clock,
+        randomness=around.randomness,
+        owner=around.identity.agent_id,
+        options=upkeep_options(around.settings),
+        report=member.report,
+    )
+    upkeep.start()
+    parts.push_async_callback(upkeep.close)
+    return upkeep
 
 
 def _log_recovered(wal_dir: Path, recovered: Recovered) -> None:
@@ -273,6 +302,19 @@ def expiry_options(settings: Settings) -> ExpiryOptions:
     return ExpiryOptions(
         producer_idle_ms=settings.kafka.producer_id_expiration_ms,
         commit_keep_ms=settings.metadata.commit_retention_ms,
+    )
+
+
+def upkeep_options(settings: Settings) -> UpkeepOptions:
+    chosen, on_local_disk = settings.maintenance, settings.single_node
+    return UpkeepOptions(
+        retention_interval_ms=chosen.retention_interval_ms,
+        compaction_interval_ms=chosen.compaction_interval_ms,
+        compaction_bytes_per_second=chosen.max_rate_bytes,
+        vacuum_interval_ms=chosen.vacuum_interval_ms,
+        compactor=CompactorOptions(rules=_LOCAL_RULES if on_local_disk else CompactionRules(), max_parallel_items=1),
+        vacuum=VacuumOptions(writer_grace_ms=chosen.writer_grace_ms, reader_grace_ms=chosen.reader_grace_ms),
+        dereferenced_keep_bytes=chosen.garbage_max_bytes if on_local_disk else None,
     )
 
 

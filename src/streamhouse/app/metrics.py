@@ -19,6 +19,7 @@ from streamhouse.core.metrics import Sample
 from streamhouse.gateway.admin.health import HealthReport
 from streamhouse.gateway.front_end import FrontEnd
 from streamhouse.gateway.kafka.server import KafkaServer
+from streamhouse.maintenance.upkeep import Upkeep
 
 
 def of_process(health: Callable[[], HealthReport]) -> Iterator[Sample]:
@@ -67,6 +68,8 @@ def of_agent(agent: Agent) -> Iterator[Sample]:
     yield from _of_leases(agent)
     yield from _of_reading(agent)
     yield from _of_partitions(agent)
+    if agent.upkeep is not None:
+        yield from _of_upkeep(agent.upkeep)
 
 
 def _of_log(agent: Agent) -> Iterator[Sample]:
@@ -103,7 +106,40 @@ def _of_log(agent: Agent) -> Iterator[Sample]:
     yield m.ADOPTED, ("refused",), adoption.refused_shares
     yield m.EXPIRED, ("producers",), expiry.producers
     yield m.EXPIRED, ("commits",), expiry.commits
+    yield m.EXPIRED, ("epochs",), expiry.epochs
+    yield m.EXPIRED, ("agents",), expiry.agents
+    yield m.EXPIRED, ("flush_requests",), expiry.flush_requests
     yield m.EXPIRY_FAILED, (), expiry.failures
+
+
+def _of_upkeep(upkeep: Upkeep) -> Iterator[Sample]:
+    stats, compaction, keys, early = upkeep.stats, upkeep.compactor.stats, upkeep.key_compactor.stats, upkeep.disk_space
+    passes = {
+        "retention": stats.retention_passes,
+        "compaction": stats.compaction_passes,
+        "key_compaction": stats.key_compaction_passes,
+        "vacuum": stats.vacuum_passes,
+    }
+    yield from _each(m.MAINTENANCE_PASSES, passes.items())
+    yield m.MAINTENANCE_FAILED, (), stats.failed_passes
+    for kind, ended_at_s in stats.ended_at_s.items():
+        yield m.MAINTENANCE_ENDED, (kind,), ended_at_s
+    yield m.RETENTION_RECORDS, (), stats.retention_records
+    yield m.RETENTION_BYTES, (), stats.retention_bytes
+    yield m.COMPACTION_RUNS, (), compaction.runs
+    yield m.COMPACTION_ENTRIES, (), compaction.entries
+    yield m.COMPACTION_READ, (), compaction.bytes_in
+    yield m.COMPACTION_WRITTEN, (), compaction.bytes_out
+    given_up = {"conflict": compaction.conflicts, "damaged": compaction.damaged, "stale": compaction.stale}
+    yield from _each(m.COMPACTION_GIVEN_UP, given_up.items())
+    yield m.COMPACTION_RECOVERED, (), compaction.recovered
+    yield m.COMPACTION_PAUSED, (), upkeep.pace.paused_s
+    yield m.KEY_COMPACTION_READ, (), keys.bytes_in
+    yield m.KEY_COMPACTION_WRITTEN, (), keys.bytes_out
+    dropped = {"superseded": keys.superseded, "tombstone": keys.tombstones, "keyless": keys.keyless}
+    yield from _each(m.KEY_COMPACTION_DROPPED, dropped.items())
+    yield m.VACUUM_OBJECTS, (), stats.vacuum_objects + (early.deleted_objects if early else 0)
+    yield m.VACUUM_BYTES, (), stats.vacuum_bytes + (early.deleted_bytes if early else 0)
 
 
 def _of_wal(agent: Agent) -> Iterator[Sample]:

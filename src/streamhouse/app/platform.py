@@ -26,6 +26,7 @@ from streamhouse.app import arguments
 from streamhouse.app.agent import Agent
 from streamhouse.app.api_only import open_api_only
 from streamhouse.app.identity import agent_identity
+from streamhouse.app.maintenance_passes import KeyPassResult, compact_once
 from streamhouse.app.observation import Observation
 from streamhouse.app.stores import Stores, open_stores
 from streamhouse.broker.broker import Broker
@@ -166,7 +167,7 @@ class StreamHouse:
         return await self.broker.topics.fresh(name, caller=self._caller)
 
     async def delete_topic(self, name: str) -> None:
-        """Raises TopicNotFound. Its objects stay: nothing deletes objects yet (docs/limits.md)."""
+        """Raises TopicNotFound. Vacuum deletes its objects after the grace period."""
         topic = await self.topic(name)
         await self.broker.topics.delete(topic, caller=self._caller)
 
@@ -319,6 +320,22 @@ class StreamHouse:
         arguments.check_text("group", group)
         arguments.check_text("topic", topic)
         return await self.broker.simple_offsets.fetch(group, topic, caller=self._caller)
+
+    # Maintenance.
+
+    async def compact_once(self, topics: Iterable[str] | None = None) -> KeyPassResult:
+        """One pass over these topics, or over all: many small objects of a partition become one (docs/maintenance.md).
+
+        Partitions that other agents lead are compacted too. Records that are not flushed yet are not, and neither are
+        topics with `compact` in cleanup.policy. The result has what failed. Raises TopicNotFound.
+        """
+        if isinstance(topics, str):
+            raise InvalidRequest("topics must be a list of names, not one name", hint=f"write [{topics[:100]!r}]")
+        names = None if topics is None else list(topics)
+        for name in names or ():
+            arguments.check_text("topic", name)
+        _ = self.broker  # raises after the platform is closed
+        return await compact_once(self.settings, self.stores, names, clock=self.clock, randomness=self.randomness)
 
     # Inside.
 

@@ -21,6 +21,7 @@ class ExitCode(IntEnum):
     TOO_NEW = 8
     ANOMALY = 9
     NOT_READY = 10
+    DAMAGED = 11
     INTERRUPTED = 130
     CLOSED_PIPE = 141
 
@@ -37,7 +38,8 @@ MEANINGS: Final[Mapping[ExitCode, str]] = {
     ExitCode.TOO_NEW: "written by a newer version",
     ExitCode.ANOMALY: "a chaos run found an anomaly",
     ExitCode.NOT_READY: "`streamhouse status`: the process answers and is not ready",
-    ExitCode.INTERRUPTED: "Ctrl-C",
+    ExitCode.DAMAGED: "`streamhouse verify` found damage in the log",
+    ExitCode.INTERRUPTED: "Ctrl-C; SIGTERM too, during a pass of maintenance",
     ExitCode.CLOSED_PIPE: "the reader of the output stopped reading",
 }
 

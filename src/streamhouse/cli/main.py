@@ -53,6 +53,18 @@ COMMANDS: Final[Mapping[str, ListedCommand]] = {
     "topic-configs": ListedCommand(
         "topic_configs", "List every topic config: type, default, valid values, and whether it has an effect here."
     ),
+    "compact": ListedCommand(
+        "maintenance", "Copy small objects of the log into large ones, once; readers and writers may go on."
+    ),
+    "retain": ListedCommand(
+        "maintenance", "Delete the records that retention.ms and retention.bytes no longer keep, once."
+    ),
+    "vacuum": ListedCommand(
+        "maintenance", "Delete for ever the objects that no record of the log is in, once; of all topics together."
+    ),
+    "verify": ListedCommand(
+        "maintenance", "Prove that every record of the log is there and whole, and show what is not; repairs nothing."
+    ),
     "config": ListedCommand("config", "Show and check the settings."),
     "pipeline": ListedCommand("pipeline", "SQL from topics into topics, tables and PostgreSQL."),
     "spark": ListedCommand("spark", "What a Spark cluster needs of StreamHouse."),

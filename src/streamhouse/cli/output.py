@@ -11,11 +11,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import typer
 from rich import box
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -38,6 +39,26 @@ def progress(doing: str) -> Iterator[Callable[[str], None]]:
         return
     with Console(stderr=True).status(doing) as status:
         yield lambda text: status.update(text)
+
+
+class SetProgress(Protocol):
+    def __call__(self, text: str, *, done: int, total: int | None) -> None:
+        """``total`` is None while it is not known."""
+
+
+@contextmanager
+def progress_bar(doing: str) -> Iterator[SetProgress]:
+    """Show how far something is, on stderr and on a terminal only. Yields a function that changes text and bar."""
+    if not sys.stderr.isatty():
+        yield lambda text, *, done, total: None
+        return
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    shown = Progress(
+        *columns, console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False
+    )
+    with shown as bar:
+        task = bar.add_task(doing, total=None)
+        yield lambda text, *, done, total: bar.update(task, description=text, completed=done, total=total)
 
 
 def show_json(document: object) -> None:

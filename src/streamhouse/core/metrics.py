@@ -252,10 +252,49 @@ METADATA_CALL = _latency("metadata_call", "One call to the metadata store, with 
 METADATA_ERRORS = _counter("metadata_call_errors", "Calls that failed, timed out or were cancelled.", "call")
 EXPIRED = _counter(
     "expired_rows",
-    'Rows past their time that this agent deleted from the metadata store. kind="producers" or "commits".',
+    'Rows past their time that this agent deleted from the metadata store. kind="producers", "commits", "epochs", '
+    '"agents" or "flush_requests".',
     "kind",
 )
 EXPIRY_FAILED = _counter("expiry_failures", "Attempts to delete such rows that failed.")
+
+# Maintenance.
+MAINTENANCE_PASSES = _counter(
+    "maintenance_passes",
+    'Passes that ended. kind="retention", "compaction", "key_compaction" or "vacuum".',
+    "kind",
+)
+MAINTENANCE_FAILED = _counter("maintenance_failed_passes", "Passes of maintenance that failed, whole or in part.")
+MAINTENANCE_ENDED = _gauge(
+    "maintenance_last_pass_timestamp_seconds",
+    "When the last pass of each kind ended, as Unix time; 0: none has.",
+    "kind",
+)
+RETENTION_RECORDS = _counter("retention_deleted_records", "Records that retention deleted.")
+RETENTION_BYTES = _counter("retention_deleted_bytes", "Stored bytes of the entries that retention deleted.")
+COMPACTION_RUNS = _counter("compaction_runs", "Runs of small entries that became one object.")
+COMPACTION_ENTRIES = _counter("compaction_replaced_entries", "Entries that were replaced by these runs.")
+COMPACTION_READ = _counter("compaction_read_bytes", "Bytes that compaction has read.")
+COMPACTION_WRITTEN = _counter("compaction_written_bytes", "Bytes of the objects that compaction has written.")
+COMPACTION_GIVEN_UP = _counter(
+    "compaction_given_up_runs",
+    'Runs that came to nothing. reason="conflict": the entries had changed; "damaged": a source fails its checks; '
+    '"stale": the object was older than the GC horizon and was written again.',
+    "reason",
+)
+COMPACTION_RECOVERED = _counter("compaction_recovered", "Compactions left pending by another process, and finished.")
+COMPACTION_PAUSED = _counter("compaction_paused_seconds", "Time that compaction has waited for writes.")
+KEY_COMPACTION_READ = _counter("key_compaction_read_bytes", "Bytes that key compaction has read.")
+KEY_COMPACTION_WRITTEN = _counter(
+    "key_compaction_written_bytes", "Bytes of the objects that key compaction has written."
+)
+KEY_COMPACTION_DROPPED = _counter(
+    "key_compaction_dropped_records",
+    'Records that key compaction dropped. reason="superseded": a newer one of the key; "tombstone"; "keyless".',
+    "reason",
+)
+VACUUM_OBJECTS = _counter("vacuum_deleted_objects", "Objects that vacuum deleted.")
+VACUUM_BYTES = _counter("vacuum_deleted_bytes", "Bytes of the objects that vacuum deleted.")
 
 # The Kafka port.
 CONNECTIONS = _gauge("kafka_connections", "Connections of Kafka clients.")

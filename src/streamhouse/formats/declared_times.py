@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from streamhouse.wire.batch import LOG_APPEND_TIME_BIT, BatchHeader
+from streamhouse.wire.batch import DELETE_HORIZON_BIT, LOG_APPEND_TIME_BIT, BatchHeader
 
-_DELETE_HORIZON_BIT: Final = 0x40
-_NO_FIRST_TIME: Final = LOG_APPEND_TIME_BIT | _DELETE_HORIZON_BIT
+_NO_FIRST_TIME: Final = LOG_APPEND_TIME_BIT | DELETE_HORIZON_BIT
 
 
 def declared_times_ms(header: BatchHeader) -> tuple[int, int]:

@@ -1,4 +1,9 @@
-"""Holds a pin for as long as a verification runs, so that vacuum deletes nothing that it is about to read (R7)."""
+"""Holds a pin for as long as something runs that reads objects or uploads them.
+
+For a reader: vacuum deletes nothing that was dereferenced after the pin was created (R7). For a writer: no vacuum
+raises the GC horizon beyond the creation of a live pin, so what is uploaded under a pin can still be committed (R6).
+Safety does not depend on the latter: a commit that comes too late is refused, and the writer has to upload again.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +37,7 @@ class KeptPin:
 
     async def __aenter__(self) -> Self:
         await self._create()
-        self._renewing = asyncio.create_task(self._keep_renewed(), name="verify-pin")
+        self._renewing = asyncio.create_task(self._keep_renewed(), name="pin-renewal")
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:

@@ -160,7 +160,7 @@ def make_writers(
             sink().commit(self._payload, said(messages))
 
         def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-            """Nothing to do: no intent names what the tasks have uploaded, so it is never read."""
+            sink().abort(self._payload)
 
     class StreamWriter(DataSourceStreamArrowWriter):
         def __init__(self, payload: bytes) -> None:
@@ -173,6 +173,6 @@ def make_writers(
             sink().commit_stream(self._payload, said(messages), batchId)
 
         def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 -- Spark's
-            """Nothing to do: no intent names what the tasks have uploaded, so it is never read."""
+            sink().abort(self._payload)
 
     return sink, SparkBatchWriter, StreamWriter

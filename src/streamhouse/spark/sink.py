@@ -1,8 +1,9 @@
 """What the sink does, as plain functions: the writers of shim.py call them wherever Spark has sent them.
 
-    driver      …_payload()   options, schema, stores and topic are checked: one clear line before any task starts
+    driver      …_payload()   options, schema, stores and topic are checked: one clear line before any task starts;
+                              a pin begins, so that no vacuum declares the uploads of a long job too old (R6)
     executors   write(rows)   rows → shared blobs; the message says where they lie, and for which batch
-    driver      commit()      one intent for each topic; returns when leaders have put it into the log
+    driver      commit()      one intent for each topic; returns when leaders have put it into the log; the pin ends
 
 What makes a batch the same batch when it comes again:
 a stream       its query's id and the batch's id. Spark's driver runs ``commit`` in a process that knows neither, so
@@ -28,6 +29,7 @@ from streamhouse.core.errors import InvalidRequest, InvalidSetting
 from streamhouse.metadata.contract import Topic
 from streamhouse.spark.address import StoreAddress, resolve_address
 from streamhouse.spark.connection import connect, one_line
+from streamhouse.spark.pins import PinTicket, keep_renewed, pin, release
 from streamhouse.spark.sink_blobs import BlobSink, StampClock
 from streamhouse.spark.sink_commit import BatchId, SinkCommit, TopicShare, merged
 from streamhouse.spark.sink_options import WriteOptions, check_schema, parse_write_options
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 _COMMIT_SLACK_S: Final = 60.0
+_PIN_OWNER: Final = "spark sink"
+_PIN_TTL_MS: Final = 10 * 60_000
+"""Running tasks renew the pin. It outlives the time in which tasks wait for a place, and the driver's own steps."""
 _log = logging.getLogger(__name__)
 
 
@@ -52,6 +57,7 @@ class SinkPlan:
     topic: Topic | None
     """The topic; None if a column names the topic of each row."""
     stamps: StampClock
+    pin: PinTicket
     batch: BatchId | None
     """None for a stream: the tasks know it."""
 
@@ -105,10 +111,19 @@ def commit_stream(payload: bytes, messages: Sequence[bytes], batch_id: int) -> N
     wrote = [_wrote(message) for message in messages]
     batches = {each.batch for each in wrote if each.batch is not None}
     if not batches:
-        return  # no task, so no rows
+        abort(payload)  # no task, so no rows
+        return
     (batch,) = batches
     assert batch.batch_id == batch_id
     _commit(_loaded(payload), batch, wrote)
+
+
+@one_line
+def abort(payload: bytes) -> None:
+    """End the pin. No intent names what the tasks have uploaded, so it is never read, and vacuum deletes it."""
+    plan = _loaded(payload)
+    connection = connect(plan.address)
+    connection.run(release(connection, plan.pin))
 
 
 def _plan(options: Mapping[str, str], schema: StructType, *, streaming: bool) -> SinkPlan:
@@ -120,46 +135,55 @@ def _plan(options: Mapping[str, str], schema: StructType, *, streaming: bool) ->
         _log.warning("options without effect here: %s", ", ".join(chosen.ignored))
     connection = connect(address)
 
-    async def look() -> tuple[Topic | None, StampClock]:
+    async def look() -> tuple[Topic | None, PinTicket, StampClock]:
         metadata = await connection.metadata()
         await connection.objects()
+        topic = None if chosen.topic is None else await named_topic(metadata, chosen.topic)
+        ticket = await pin(connection, owner=_PIN_OWNER, ttl_ms=_PIN_TTL_MS)
         now_ms = await metadata.now_ms()
-        stamps = StampClock(planned_ms=now_ms, ahead_ms=now_ms - connection.clock.wall_ms())
-        return None if chosen.topic is None else await named_topic(metadata, chosen.topic), stamps
+        return topic, ticket, StampClock(planned_ms=now_ms, ahead_ms=now_ms - connection.clock.wall_ms())
 
-    topic, stamps = connection.run(look())
+    topic, ticket, stamps = connection.run(look())
     batch = None
     if chosen.txn_app_id is not None:
         batch = BatchId(query_id=chosen.txn_app_id, batch_id=chosen.txn_version)
     elif not streaming:
         batch = BatchId(query_id=f"write-{connection.randomness.uuid()}", batch_id=0)
-    return SinkPlan(address=address, options=chosen, columns=columns, topic=topic, stamps=stamps, batch=batch)
+    return SinkPlan(
+        address=address, options=chosen, columns=columns, topic=topic, stamps=stamps, pin=ticket, batch=batch
+    )
 
 
 def _upload(plan: SinkPlan, rows: Iterator[pa.RecordBatch]) -> tuple[TopicShare, ...]:
-    task = TaskContext.get()
+    task, connection = TaskContext.get(), connect(plan.address)
     sink = BlobSink(
-        connect(plan.address),
+        connection,
         plan.options,
         plan.columns,
         topic=plan.topic,
         stamps=plan.stamps,
         turn=0 if task is None else task.partitionId(),
     )
-    sink.add(rows)
-    return tuple(sink.finish())
+    renewal = connection.spawn(keep_renewed(connection, plan.pin))
+    try:
+        sink.add(rows)
+        return tuple(sink.finish())
+    finally:
+        renewal.cancel()
 
 
 def _commit(plan: SinkPlan, batch: BatchId, wrote: Sequence[TaskWrote]) -> None:
     shares = merged(share for each in wrote for share in each.shares)
-    if not shares:
-        return
     connection = connect(plan.address)
     timeout_ms = plan.options.commit_timeout_ms
 
     async def commit() -> None:
         metadata, refuses = await connection.metadata(), plan.options.fail_on_changed_batch
-        await SinkCommit(metadata, timeout_ms=timeout_ms, refuses_other_rows=refuses).commit(batch, shares)
+        try:
+            if shares:
+                await SinkCommit(metadata, timeout_ms=timeout_ms, refuses_other_rows=refuses).commit(batch, shares)
+        finally:
+            await release(connection, plan.pin)
 
     connection.run(commit(), timeout_s=timeout_ms / 1000 + _COMMIT_SLACK_S)
 

@@ -45,8 +45,4 @@ class TestViews:
         rows = {row.name: row for row in describe({"min.insync.replicas": "2"})}
         assert rows["min.insync.replicas"].value == "2"
         assert "No effect here: there are no follower replicas" in rows["min.insync.replicas"].documentation
-        assert (
-            "No effect here: deleting old records by age and size is not built yet"
-            in rows["retention.ms"].documentation
-        )
         assert "No effect" not in rows["max.message.bytes"].documentation

@@ -18,7 +18,7 @@ from streamhouse.maintenance.vacuum.candidates import (
     never_referenced,
     sort_page,
 )
-from streamhouse.metadata.contract import DereferencedObject
+from streamhouse.metadata.contract import DereferencedObject, Pin
 from streamhouse.objectstore.keys import (
     CLUSTER_ID_KEY,
     CompactedKey,
@@ -65,8 +65,17 @@ def record(key: ObjectKey | str, *, dereferenced_at_ms: int = 0) -> Dereferenced
 
 
 def test_r6_the_horizon_is_the_writers_grace_behind_the_clock_and_not_below_zero() -> None:
-    assert horizon_of(1_000_000, 300_000) == 700_000
-    assert horizon_of(1_000, 300_000) == 0
+    assert horizon_of(1_000_000, 300_000, []) == 700_000
+    assert horizon_of(1_000, 300_000, []) == 0
+
+
+def test_r6_the_horizon_does_not_pass_the_oldest_live_pin() -> None:
+    pins = [
+        Pin(pin_id=UUID(int=at_ms), owner="a sink", created_at_ms=at_ms, expires_at_ms=2_000_000)
+        for at_ms in (650_000, 900_000)
+    ]
+    assert horizon_of(1_000_000, 300_000, pins) == 650_000
+    assert horizon_of(1_000_000, 400_000, pins) == 600_000
 
 
 @pytest.mark.parametrize("key", [blob, segment, compacted])

@@ -72,6 +72,7 @@ async def test_r24_the_horizon_is_raised_once_and_before_every_question(memory_b
     assert calls.names == [
         "purge_deleted_topics",
         "now_ms",
+        "list_pins",
         "raise_gc_horizon",
         "list_dereferenced",
         "forget_objects",

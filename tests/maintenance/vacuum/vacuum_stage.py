@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -54,7 +55,8 @@ class Bucket:
         await self.objects.put(str(key), bytes(size))
         if self.root is not None:
             now_ms = self.backend.now_ms if modified_ms is None else modified_ms
-            os.utime(self.root / str(key), ns=(now_ms * 1_000_000, now_ms * 1_000_000))
+            with suppress(FileNotFoundError):  # a vacuum beside a slow writer may have deleted it already
+                os.utime(self.root / str(key), ns=(now_ms * 1_000_000, now_ms * 1_000_000))
         return str(key)
 
     async def blob(self, *, created_ms: int | None = None, size: int = SIZE_BYTES) -> ObjectRef:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from verify_world import START_MS, World, Written
 
@@ -123,7 +123,15 @@ def run(story: Callable[[World], Awaitable[None]]) -> None:
     asyncio.run(play())
 
 
+EMPTIED_BATCH_OF_1969: list[Step] = [
+    ("segment", 0, [1], -2, Codec.NONE, TimestampType.CREATE_TIME, 61),
+    ("segment", 0, [1], 0, Codec.NONE, TimestampType.CREATE_TIME, 61),
+    ("compact", 0, 0.0, 0.0, set()),
+]
+
+
 @SETTINGS
+@example(past=EMPTIED_BATCH_OF_1969, page=2, window=1024)
 @given(past=st.lists(steps, max_size=14), page=st.integers(2, 6), window=st.integers(1024, 4000))
 def test_i2_i3_i5_a_healthy_log_of_any_shape_has_no_findings(past: list[Step], page: int, window: int) -> None:
     async def story(world: World) -> None:

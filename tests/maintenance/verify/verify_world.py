@@ -307,7 +307,10 @@ class World:
             record_count=sum(read_header(each).record_count for each in made),
             encoding=SEGMENT_V1,
             min_timestamp_ms=min(entry.min_timestamp_ms for entry in sources),
-            max_timestamp_ms=max(entry.max_timestamp_ms for entry in sources),
+            # A batch that key compaction has emptied says -1, which is later than a record dated before 1970.
+            max_timestamp_ms=max(
+                *(entry.max_timestamp_ms for entry in sources), *(read_header(each).max_timestamp for each in made)
+            ),
         )
         compaction = Compaction(
             key=log.key,

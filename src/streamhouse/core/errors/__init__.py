@@ -50,6 +50,7 @@
     │       └── WalOutcomeUnknown       the failure came while this frame was written; it may be on the disk
     ├── BackPressureRejected            memory or disk is full of uncommitted data; nothing was written
     ├── NotAcknowledged                 a write was not acknowledged in time; it may be written later, or never
+    ├── PassIncomplete                  a pass of maintenance could not do a part of its work
     ├── NotAdopted                      a sink's batch is stored, but no leader has put it into the log in time
     ├── TargetError                     a database or table that a pipeline writes to
     │   └── TargetUnavailable           it does not answer
@@ -114,6 +115,7 @@ from streamhouse.core.errors.base import *
 from streamhouse.core.errors.conflicts import *
 from streamhouse.core.errors.data import *
 from streamhouse.core.errors.groups import *
+from streamhouse.core.errors.maintenance import *
 from streamhouse.core.errors.requests import *
 from streamhouse.core.errors.spark import *
 from streamhouse.core.errors.stores import *

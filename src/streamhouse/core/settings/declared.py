@@ -16,6 +16,7 @@ from streamhouse.core.limits import MAX_AGENT_ID_BYTES, MAX_BATCH_BYTES, MAX_LEA
 from streamhouse.core.settings.declared_admin import AdminSettings
 from streamhouse.core.settings.declared_groups import GroupSettings
 from streamhouse.core.settings.declared_kafka import KafkaSettings
+from streamhouse.core.settings.declared_maintenance import MaintenanceSettings
 from streamhouse.core.settings.schema import (
     EnvAlias,
     boolean,
@@ -307,9 +308,11 @@ class WalSettings:
         "64MiB",
         at_least="1MiB",
         at_most="1GiB",
+        single_node="16MiB",
         doc="The size of one file of the write-ahead log. A batch that does not fit into one gets a larger file of its "
         "own.",
-        why="files are freed as a whole: smaller ones come free sooner, larger ones change over less often",
+        why="files are freed as a whole: smaller ones come free sooner, larger ones change over less often; a single "
+        "node shares the disk with its objects and frees them early",
     )
     max_bytes: int = size(
         "4GiB",
@@ -412,6 +415,7 @@ class Settings:
     kafka: KafkaSettings
     admin: AdminSettings
     group: GroupSettings
+    maintenance: MaintenanceSettings
     log: LogSettings
 
     @property

@@ -173,9 +173,18 @@ def duration(
     return cast("int", _declare(declaration))
 
 
-def size(default: str, *, at_least: str | int, at_most: str | int, doc: str, why: str) -> int:
+def size(
+    default: str,
+    *,
+    at_least: str | int,
+    at_most: str | int,
+    doc: str,
+    why: str,
+    single_node: str | None = None,
+) -> int:
     kind = Size(at_least_bytes=parse_size(at_least), at_most_bytes=parse_size(at_most), example=default)
-    return cast("int", _declare(Declaration(kind=kind, default=default, doc=doc, why=why)))
+    declaration = Declaration(kind=kind, default=default, doc=doc, why=why, single_node=single_node)
+    return cast("int", _declare(declaration))
 
 
 def number(

@@ -21,8 +21,6 @@ _DAY_MS: Final = 86_400_000
 _NO_REPLICAS: Final = "there are no follower replicas: the object store keeps the copies"
 _NO_LOCAL_LOG: Final = "there are no local log files; objects are sized by the settings segment.* and by compaction"
 _ALWAYS_REMOTE: Final = "all data is in the object store already, there is no second tier"
-_NO_RETENTION: Final = "deleting old records by age and size is not built yet"
-_NO_COMPACTION: Final = "key compaction is not built yet"
 _REPLICA: Final = r"[0-9]{1,10}:[0-9]{1,10}"
 _REPLICAS: Final = "* or a list of partition:broker pairs"
 
@@ -83,7 +81,6 @@ _KEYS: Final = (
         at_least=0,
         synonyms=("log.cleaner.delete.retention.ms",),
         doc="How long a tombstone outlives compaction, so that a slow reader still sees the deletion.",
-        inert=_NO_COMPACTION,
     ),
     TopicConfigKey(
         name="file.delete.delay.ms",
@@ -164,7 +161,6 @@ _KEYS: Final = (
         at_least=1,
         synonyms=("log.cleaner.max.compaction.lag.ms",),
         doc="A record older than this is compacted even if little else is worth it.",
-        inert=_NO_COMPACTION,
     ),
     TopicConfigKey(
         name="max.message.bytes",
@@ -207,7 +203,6 @@ _KEYS: Final = (
         at_most=1,
         synonyms=("log.cleaner.min.cleanable.ratio",),
         doc="The share of not yet compacted bytes from which compaction by key pays off.",
-        inert=_NO_COMPACTION,
     ),
     TopicConfigKey(
         name="min.compaction.lag.ms",
@@ -216,7 +211,6 @@ _KEYS: Final = (
         at_least=0,
         synonyms=("log.cleaner.min.compaction.lag.ms",),
         doc="A record younger than this is never compacted away.",
-        inert=_NO_COMPACTION,
     ),
     TopicConfigKey(
         name="min.insync.replicas",
@@ -262,7 +256,6 @@ _KEYS: Final = (
         default="-1",
         synonyms=("log.retention.bytes",),
         doc="How many bytes of a partition are kept under `delete`; a negative number means no limit.",
-        inert=_NO_RETENTION,
     ),
     TopicConfigKey(
         name="retention.ms",
@@ -271,7 +264,6 @@ _KEYS: Final = (
         at_least=-1,
         synonyms=("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
         doc="How long records are kept under `delete`; -1 means no limit. 24 hours by default, where Kafka has 7 days.",
-        inert=_NO_RETENTION,
     ),
     TopicConfigKey(
         name="segment.bytes",

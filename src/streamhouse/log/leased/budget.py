@@ -25,11 +25,16 @@ class WriteBudget:
         self.held_bytes = 0
         self.urge = urge
         self._freed: asyncio.Event | None = None
-        """Exists while a write waits."""
+        """Exists while a write waits, and until there may be room."""
 
     @property
     def used_bytes(self) -> int:
         return self.waiting_bytes + self.held_bytes
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a write waits for room now."""
+        return self._freed is not None
 
     def has_room(self, size_bytes: int) -> bool:
         if self.used_bytes + cost_bytes(size_bytes) <= self.max_bytes:

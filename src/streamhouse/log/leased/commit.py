@@ -113,6 +113,8 @@ class Committer:
     _stale: Outage = field(init=False)
     _last: dict[PartitionKey, asyncio.Future[None]] = field(default_factory=dict)
     """The end of the last flush of each partition that has one under way."""
+    _stamps_under_way: dict[int, int] = field(default_factory=dict)
+    """The stamp of the objects of each flush that has uploads and has not ended, by the flush's turn."""
 
     def __post_init__(self) -> None:
         self.stamps = StoreStamps(metadata=self.metadata, clock=self.clock)
@@ -125,20 +127,25 @@ class Committer:
         time = asyncio.get_running_loop().time
         began_s = time()
         try:
-            placed = await self._upload(large, small)
+            placed = await self._upload(large, small, turn)
             await turn.wait()
             tries = 0
             not_yet: Counter[PartitionKey] = Counter()
             while placed:
                 stale = await self._commit(placed, not_yet)
                 # R11: a definite refusal that is no fence: the same batches again, at the same offsets.
-                placed = await self._upload_again(stale, tries) if stale else []
+                placed = await self._upload_again(stale, tries, turn) if stale else []
                 tries += 1
             if self._stale.active:
                 self._stale.works()
             self.health.flush.observe(time() - began_s)
         finally:
+            self._stamps_under_way.pop(id(turn), None)
             turn.pass_on()
+
+    def oldest_stamp_ms(self) -> int | None:
+        """The oldest stamp of an object that flushes have uploaded and may still commit; None when there is none."""
+        return min(self._stamps_under_way.values(), default=None)
 
     def next_turn(self, keys: Sequence[PartitionKey]) -> Turn:
         """Flushes of the same partition take their turns in the order of these calls; other flushes do not wait."""
@@ -190,8 +197,11 @@ class Committer:
         """Pause after this many failed tries in a row."""
         await asyncio.sleep(_BACKOFF.pause_s(tries, self.randomness))
 
-    async def _upload(self, large: Sequence[Chunk], small: Sequence[Chunk], *, fresh: bool = False) -> list[Placed]:
+    async def _upload(
+        self, large: Sequence[Chunk], small: Sequence[Chunk], turn: Turn, *, fresh: bool = False
+    ) -> list[Placed]:
         created_ms = await self._persist(lambda: self.stamps.now_ms(fresh=fresh), MetadataError, self._note_metadata)
+        self._stamps_under_way[id(turn)] = created_ms
         objects = await self.pack(large, small, created_ms=created_ms)
         if len(objects) == 1:
             await self.put(objects[0])
@@ -201,7 +211,7 @@ class Committer:
                     group.create_task(self.put(packed))
         return [placed for packed in objects for placed in packed.placed]
 
-    async def _upload_again(self, chunks: Sequence[Chunk], tries: int) -> list[Placed]:
+    async def _upload_again(self, chunks: Sequence[Chunk], tries: int, turn: Turn) -> list[Placed]:
         """Upload with a stamp that the horizon has not passed. The first time at once: vacuum was faster than a slow
         upload. If it happens again, something is wrong, and each further upload waits for a pause."""
         self.health.objects_stale += len(chunks)
@@ -212,7 +222,7 @@ class Committer:
                 " they are uploaded again after a pause"
             )
             await self.back_off(tries)
-        return await self._upload([], chunks, fresh=True)
+        return await self._upload([], chunks, turn, fresh=True)
 
     async def learn_horizon(self, keys: Sequence[PartitionKey]) -> None:
         """A commit found its object too old: new objects of these partitions get stamps from their horizon on."""

@@ -7,7 +7,7 @@ kept in memory: once they are synced, only their places are remembered, and they
 are needed. Otherwise they would take the write buffer away from the partitions that are led here.
 
 A frame's age counts by the boot clock from the moment it is held; only what it was older by then is known from the
-machine's clock alone. That clock may be set back, and a frame from its future would be held for as long as the step was.
+machine's clock. That clock may be set back, and a frame from its future would be held for as long as the step was.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ class HeldFrames:
                 yield Swept(key=key, topic=topic, never_again=len(gone), given_up=given_up)
 
     def _now_ms(self) -> int:
-        """The machine's time as it would be if nobody had set its clock since this process began."""
+        """The machine's time as it would be if its clock had not been set since this process began."""
         return self.clock.boot_ms() + self._wall_ahead_ms
 
     async def _topic(self, topic_id: TopicId) -> Topic | None:

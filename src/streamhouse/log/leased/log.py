@@ -162,9 +162,24 @@ class LeasedLog:
     def flushes_under_way(self) -> int:
         return self._flusher.under_way
 
+    @property
+    def oldest_stamp_ms(self) -> int | None:
+        """The oldest stamp of an object that flushes have uploaded and may still commit; None when there is none."""
+        return self._committer.oldest_stamp_ms()
+
     def outages(self) -> list[Outage]:
         """What keeps flushes from finishing at this time."""
         return self._committer.outages()
+
+    @property
+    def written_bytes(self) -> int:
+        """The bytes of all batches that were appended here since the start."""
+        return self.stats.appended_bytes
+
+    @property
+    def writes_wait(self) -> bool:
+        """Whether a write waits for room."""
+        return self._budget.is_awaited
 
     @property
     def held_batches(self) -> int:
@@ -207,6 +222,13 @@ class LeasedLog:
 
     def led_keys(self) -> set[PartitionKey]:
         return {key for key, found in self._partitions.items() if found.phase in (Phase.OPEN, Phase.ADOPTING)}
+
+    def smallest_size_limit(self) -> int | None:
+        """The smallest ``retention.bytes`` of the partitions led here; None when none has a limit."""
+        configs = (found.config for found in self._partitions.values())
+        return min(
+            (each.retention_bytes for each in configs if each.deletes and each.retention_bytes >= 0), default=None
+        )
 
     def partition(self, key: PartitionKey) -> PartitionLog | None:
         """The partition if it is led here and served."""

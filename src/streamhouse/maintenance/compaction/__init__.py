@@ -1,5 +1,6 @@
 """Compaction of small objects: many short entries of a partition become one COMPACTED segment (S2.8).
 
+    policy.py      which topics are left to key compaction
     plan.py        which consecutive entries are worth one object, and how far the log needs no look any more. Pure
     sources.py     which byte ranges to fetch of these entries, in order; what is wrong with an entry. Pure
     copying.py     fetched bytes in, checked batches at their real offsets, bytes of a segment out. Pure

@@ -5,7 +5,8 @@ target in. Each of the two is refused if the entries that stand are not the sour
 
 A refusal of ``begin`` may also mean that the object is older than the partition's GC horizon: vacuum may have deleted
 it, because nothing referred to it yet (R6). The item itself is still good then, so it is written once more with a fresh
-stamp. Which of the two it was is asked of the partition's own row.
+stamp. Which of the two it was is asked of the partition's own row. A pin that is held meanwhile keeps vacuum's horizon
+behind it, so that this is rare however long the rewriting takes.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from streamhouse.core.errors import CompactionConflict, DamagedObject, MetadataU
 from streamhouse.core.randomness import Randomness
 from streamhouse.log.offload import Offload
 from streamhouse.maintenance.compaction.plan import CompactionItem
-from streamhouse.maintenance.compaction.rewrite import Copied, RewrittenItem, rewrite_item
+from streamhouse.maintenance.compaction.rewrite import Copied, NewCopy, RewrittenItem, copy_unchanged, rewrite_item
 from streamhouse.maintenance.compaction.stats import CompactionStats
+from streamhouse.maintenance.kept_pin import KeptPin
 from streamhouse.metadata.contract import Compaction, CompactionSource, Entry, MetadataStore, ObjectRef, ScanRange
 from streamhouse.objectstore.contract import ObjectStore
 
@@ -31,7 +33,8 @@ _WRITES: Final = 2
 _READS: Final = 2
 """A source that fails its checks is read again: the download may have been damaged, not the object."""
 _SENDINGS: Final = 3
-"""Of one call without an answer. The store has tried for half a minute each time; recovery finds out later."""
+"""How often one call without an answer is sent. The store tries for half a minute each time; recovery does the rest."""
+_PIN_TTL_MS: Final = 60_000
 _PAUSE: Final = Backoff(first_ms=500, longest_ms=5_000)
 
 
@@ -44,11 +47,28 @@ class ItemCompaction:
         self._offload = offload
         self._randomness = randomness
 
-    async def run(self, item: CompactionItem, *, stats: CompactionStats, copied: Copied) -> None:
-        """Returns when the item's entries are replaced. Raises CompactionConflict when they have changed meanwhile;
-        DamagedObject, PartitionNotFound, StoreError, MetadataError, and what ``copied`` raises."""
+    async def run(
+        self, item: CompactionItem, *, stats: CompactionStats, copied: Copied, new_copy: NewCopy = copy_unchanged
+    ) -> bool:
+        """Returns True when the item's entries are replaced, False when ``new_copy`` leaves them as they are.
+
+        Raises CompactionConflict when they have changed meanwhile; DamagedObject, PartitionNotFound, StoreError,
+        MetadataError, and what ``copied`` and the copy raise.
+        """
+        pin = KeptPin(self._metadata, self._randomness.uuid(), owner="compaction", ttl_ms=_PIN_TTL_MS)
+        async with pin:
+            replaced = await self._run(item, stats, copied, new_copy)
+        if replaced:
+            stats.runs += 1
+            stats.entries += len(item.sources)
+            stats.objects_released += item.objects_saved + 1
+        return replaced
+
+    async def _run(self, item: CompactionItem, stats: CompactionStats, copied: Copied, new_copy: NewCopy) -> bool:
         for writes_left in reversed(range(_WRITES)):
-            rewritten = await self._rewrite(item, copied)
+            rewritten = await self._rewrite(item, copied, new_copy)
+            if rewritten is None:
+                return False
             stats.bytes_out += rewritten.object.size_bytes
             try:
                 await self._replace(item, rewritten)
@@ -57,13 +77,11 @@ class ItemCompaction:
                 if not await self._is_stale(item, rewritten.object):
                     raise
                 stats.stale += 1
-                if not writes_left or not await self._stands(item):
+                if not writes_left or not await self.stands(item):
                     raise
-        stats.runs += 1
-        stats.entries += len(item.sources)
-        stats.objects_released += item.objects_saved + 1
+        return True
 
-    async def _rewrite(self, item: CompactionItem, copied: Copied) -> RewrittenItem:
+    async def _rewrite(self, item: CompactionItem, copied: Copied, new_copy: NewCopy) -> RewrittenItem | None:
         for reads_left in reversed(range(_READS)):
             try:
                 return await rewrite_item(
@@ -73,9 +91,10 @@ class ItemCompaction:
                     created_ms=await self._metadata.now_ms(),
                     object_id=self._randomness.uuid(),
                     copied=copied,
+                    new_copy=new_copy,
                 )
             except DamagedObject as error:
-                if not await self._stands(item):
+                if not await self.stands(item):
                     # R7: the object is gone because its entry is. The log lacks nothing.
                     raise CompactionConflict(f"the entries of {item.key} were replaced while they were read") from error
                 if not reads_left:
@@ -106,7 +125,7 @@ class ItemCompaction:
         states = await self._metadata.get_partitions([item.key])
         return bool(states) and ref.created_at_ms < states[0].gc_horizon_ms
 
-    async def _stands(self, item: CompactionItem) -> bool:
+    async def stands(self, item: CompactionItem) -> bool:
         """Whether the entries of the range are still the item's sources."""
         wanted = ScanRange(key=item.key, from_offset=item.base_offset, to_offset=item.end_offset + 1)
         pages = await self._metadata.scan_entries([wanted], limit=len(item.sources) + 1)

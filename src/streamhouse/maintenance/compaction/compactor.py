@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -88,7 +88,9 @@ class Compactor:
         randomness: Randomness,
         owner: str,
         options: CompactorOptions | None = None,
+        pace: Callable[[int], Awaitable[None]] | None = None,
     ) -> None:
+        """``pace`` is awaited with the bytes of each piece that was read; it returns when the next may be read."""
         self.stats = CompactionStats()
         self._metadata = metadata
         self._store = store
@@ -96,6 +98,7 @@ class Compactor:
         self._randomness = randomness
         self._owner = owner
         self._options = options or CompactorOptions()
+        self._pace = pace
         self._memory = CompactorMemory()
         self._planner = LogPlanner(metadata=metadata, clock=clock, rules=self._options.rules, memory=self._memory)
         self._item = ItemCompaction(metadata=metadata, store=store, offload=offload, randomness=randomness)
@@ -115,7 +118,7 @@ class Compactor:
         Raises MetadataError when not even the partitions can be read. Errors of single partitions are in the result.
         """
         order = self._shuffled(keys)
-        current = _Pass(partitions=len(order), on_progress=on_progress)
+        current = CurrentPass(partitions=len(order), on_progress=on_progress)
         try:
             now_ms = await self._metadata.now_ms()
             states = await self._planner.states(order)
@@ -138,7 +141,7 @@ class Compactor:
             self.stats.add(current.stats)
         return current.result()
 
-    async def _look_at(self, state: PartitionState, current: _Pass, *, now_ms: int, is_pending: bool) -> None:
+    async def _look_at(self, state: PartitionState, current: CurrentPass, *, now_ms: int, is_pending: bool) -> None:
         key = state.key
         if key in self._working:
             current.stats.busy += 1
@@ -159,7 +162,7 @@ class Compactor:
         finally:
             self._working.discard(key)
 
-    async def _work_on(self, state: PartitionState, current: _Pass, *, now_ms: int) -> None:
+    async def _work_on(self, state: PartitionState, current: CurrentPass, *, now_ms: int) -> None:
         claim = PartitionClaim(
             state.key,
             metadata=self._metadata,
@@ -181,7 +184,7 @@ class Compactor:
         finally:
             await claim.release()
 
-    async def _recover(self, key: PartitionKey, current: _Pass) -> None:
+    async def _recover(self, key: PartitionKey, current: CurrentPass) -> None:
         compaction = await self._metadata.get_compaction(key)
         if compaction is None:
             return
@@ -190,11 +193,13 @@ class Compactor:
         current.stats.aborted += outcome is RecoveryOutcome.ABORTED
         _log.info("%s: the pending compaction %s is %s", key, compaction.compaction_id, outcome.name.lower())
 
-    async def _compact(self, item: CompactionItem, claim: PartitionClaim, current: _Pass) -> None:
+    async def _compact(self, item: CompactionItem, claim: PartitionClaim, current: CurrentPass) -> None:
         """Raises CompactionConflict when the rest of the plan is void too."""
 
         async def copied(size_bytes: int) -> None:
             current.read(size_bytes)
+            if self._pace is not None:
+                await self._pace(size_bytes)
             if not await claim.hold():
                 raise CompactionConflict(f"another process has claimed {item.key} meanwhile")
 
@@ -214,11 +219,11 @@ class Compactor:
         return sorted(drawn, key=drawn.__getitem__)
 
 
-class _Pass:
+class CurrentPass:
     """What one pass has done so far."""
 
-    def __init__(self, *, partitions: int, on_progress: OnProgress) -> None:
-        self.stats = CompactionStats()
+    def __init__(self, *, partitions: int, on_progress: OnProgress, stats: CompactionStats | None = None) -> None:
+        self.stats = stats or CompactionStats()
         self.more = False
         self.store_away: StreamHouseError | None = None
         """The error of a store that did not answer: no partition would get on."""
@@ -229,6 +234,10 @@ class _Pass:
         self._items_done = 0
         self._bytes_expected = 0
         self._on_progress = on_progress
+
+    def expect_bytes(self, size_bytes: int) -> None:
+        """Bytes that are read beside those of the items."""
+        self._bytes_expected += size_bytes
 
     def expect(self, items: Iterable[CompactionItem]) -> None:
         for item in items:

@@ -27,7 +27,14 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from streamhouse.core.errors import CorruptBatch, CorruptBlob, CorruptData, CorruptSegment, UnsupportedVersion
+from streamhouse.core.errors import (
+    CorruptBatch,
+    CorruptBlob,
+    CorruptData,
+    CorruptSegment,
+    DamagedObject,
+    UnsupportedVersion,
+)
 from streamhouse.core.ids import PartitionKey
 from streamhouse.core.limits import MAX_BATCH_BYTES
 from streamhouse.formats.segment_v1_reader import decode_run, read_segment
@@ -48,30 +55,20 @@ Placed = tuple[memoryview, BatchHeader]
 
 class SegmentCopy:
     def __init__(self, *, key: PartitionKey, sources: Sequence[Entry]) -> None:
-        self._key = key
         self._sources = sources
         self._writer = SegmentWriter(key=key, compression="lz4")
-        self._at = 0
-        """The source that the next bytes belong to."""
-        self._current = _Source(sources[0])
+        self._walk = SourceWalk(key=key, sources=sources)
 
     def feed(self, read: SourceRead, buffers: Sequence[memoryview]) -> bytes:
         """Take one read and return the blocks that are full, end to end. Raises DamagedObject."""
         ready: list[BytesLike] = []
-        for part, data in zip(read.parts, buffers, strict=True):
-            self._move_to(part.source)
-            try:
-                for batch, header in self._current.batches(self._key, part, data):
-                    ready.extend(self._writer.append(batch, header))
-            except (CorruptData, UnsupportedVersion) as error:
-                # Also a version: where no CRC covers it, a flipped bit makes a newer one.
-                problem = f"{error.message}; {error.hint}" if error.hint else error.message
-                raise damaged(self._key, part.source, problem) from error
+        for batch, header in self._walk.batches(read, buffers):
+            ready.extend(self._writer.append(batch, header))
         return b"".join(ready)
 
     def finish(self) -> FinishedSegment:
         """Close the segment. Raises DamagedObject when the last entry has not come to its end."""
-        self._check_ended()
+        self._walk.check_ended()
         finished = self._writer.finish()
         footer, first, last = finished.footer, self._sources[0], self._sources[-1]
         covered = (footer.base_offset, footer.end_offset, footer.record_count)
@@ -79,26 +76,63 @@ class SegmentCopy:
         assert covered == (first.base_offset, last.end_offset, last.end_offset - first.base_offset + 1), covered
         return finished
 
-    def _move_to(self, source: Entry) -> None:
-        if source is self._sources[self._at]:
-            return
-        self._check_ended()
-        self._at += 1
-        assert source is self._sources[self._at], "reads come in the order of their entries"
-        self._current = _Source(source)
 
-    def _check_ended(self) -> None:
+class SourceWalk:
+    """The batches of consecutive entries, in order, out of reads that come in order.
+
+    With ``thinned``, key compaction may have left holes in the entries: each must then have as many records as it says.
+    """
+
+    def __init__(self, *, key: PartitionKey, sources: Sequence[Entry], thinned: bool = False) -> None:
+        self._key = key
+        self._sources = sources
+        self._thinned = thinned
+        self._at = 0
+        """The source that the next bytes belong to."""
+        self._current = _SourceBatches(sources[0], thinned=thinned)
+
+    @property
+    def source(self) -> Entry:
+        """The entry that the last batch came from."""
+        return self._sources[self._at]
+
+    def batches(self, read: SourceRead, buffers: Sequence[memoryview]) -> Iterator[Placed]:
+        """The batches in one read, at their real offsets. Raises DamagedObject."""
+        for part, data in zip(read.parts, buffers, strict=True):
+            self._move_to(part.source)
+            try:
+                yield from self._current.batches(self._key, part, data)
+            except (CorruptData, UnsupportedVersion) as error:
+                # Also a version: where no CRC covers it, a flipped bit makes a newer one.
+                raise self.damaged(error) from error
+
+    def check_ended(self) -> None:
+        """Raises DamagedObject when the last entry has not come to its end."""
         problem = self._current.what_is_missing()
         if problem:
-            raise damaged(self._key, self._sources[self._at], problem)
+            raise damaged(self._key, self.source, problem)
+
+    def damaged(self, error: CorruptData | UnsupportedVersion) -> DamagedObject:
+        """The error as one of the present source."""
+        return damaged(self._key, self.source, f"{error.message}; {error.hint}" if error.hint else error.message)
+
+    def _move_to(self, source: Entry) -> None:
+        if source is self.source:
+            return
+        self.check_ended()
+        self._at += 1
+        assert source is self.source, "reads come in the order of their entries"
+        self._current = _SourceBatches(source, thinned=self._thinned)
 
 
-class _Source:
+class _SourceBatches:
     """One entry: how far its batches have come."""
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: Entry, *, thinned: bool) -> None:
         self._entry = entry
+        self._thinned = thinned
         self._next_offset = entry.base_offset
+        self._record_count = 0
         self._left_bytes = entry.byte_length
         """Bytes of a slice that have not become whole batches yet."""
         self._rest = b""
@@ -116,7 +150,10 @@ class _Source:
 
     def what_is_missing(self) -> str:
         """Empty when the batches cover the entry, and all of its bytes."""
-        if self._next_offset != self._entry.end_offset + 1:
+        if self._thinned:
+            if self._record_count != self._entry.record_count:
+                return f"it has {self._record_count} records, its entry says {self._entry.record_count}"
+        elif self._next_offset != self._entry.end_offset + 1:
             return f"its batches end before offset {self._next_offset}, its entry at {self._entry.end_offset}"
         if self._rest:
             return f"{len(self._rest)} bytes behind its last batch"
@@ -135,7 +172,7 @@ class _Source:
                     f" {header.partition_leader_epoch}, not {UNPLACED_OFFSET} and {UNPLACED_EPOCH}"
                 )
             base_offset, epoch = self._next_offset, self._entry.epoch
-            self._advance(header.record_count)
+            self._advance(base_offset, header)
             patch(buffer, position, base_offset=base_offset, leader_epoch=epoch)
             placed = header._replace(base_offset=base_offset, partition_leader_epoch=epoch)
             yield memoryview(buffer)[position : position + header.size], placed
@@ -159,16 +196,18 @@ class _Source:
     def _stored(self, runs: Iterator[memoryview]) -> Iterator[Placed]:
         """Batches of a segment, which have their places."""
         for run in runs:
-            for position, header in iter_batches(run):
-                if header.base_offset != self._next_offset:
+            for position, header in iter_batches(run, allow_compacted=self._thinned):
+                skipped = header.base_offset - self._next_offset
+                if skipped < 0 or (skipped and not self._thinned):
                     raise CorruptSegment(
                         f"segment: a batch at offset {header.base_offset} where {self._next_offset} is next"
                     )
-                self._advance(header.record_count)
+                self._advance(header.base_offset, header)
                 yield run[position : position + header.size], header
 
-    def _advance(self, record_count: int) -> None:
-        self._next_offset += record_count
+    def _advance(self, base_offset: int, header: BatchHeader) -> None:
+        self._next_offset = base_offset + header.last_offset_delta + 1
+        self._record_count += header.record_count
         if self._next_offset > self._entry.end_offset + 1:
             raise CorruptData(
                 f"its batches reach offset {self._next_offset - 1}, its entry ends at {self._entry.end_offset}"

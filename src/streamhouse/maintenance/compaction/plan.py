@@ -48,6 +48,8 @@ class Worth(StrEnum):
     """It has the size of an object, or the most entries that one compaction may replace."""
     MANY = "many"
     OLD = "old"
+    KEYS = "keys"
+    """Older records of its keys are to go (key_compaction/)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,10 +15,11 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 from uuid import UUID
 
 from streamhouse.core.errors import CorruptData, ObjectNotFound, ReadPastEnd, UnsupportedVersion
+from streamhouse.core.ids import PartitionKey
 from streamhouse.core.limits import MIB
 from streamhouse.formats.segment_v1_index import Index
 from streamhouse.formats.segment_v1_reader import RangedReader
@@ -42,6 +43,27 @@ READ_AHEAD_BYTES: Final = 8 * MIB
 _READS_AHEAD: Final = 16
 """The most requests of one item in flight: with 30 ms each, 500 small sources a second."""
 
+
+class ItemCopy(Protocol):
+    """What becomes of the batches of one item, while its bytes come in the order of their offsets."""
+
+    def feed(self, read: SourceRead, buffers: Sequence[memoryview]) -> bytes:
+        """Take one read and return what is to be written of the object."""
+        ...
+
+    def finish(self) -> FinishedSegment | None:
+        """The end of the object; None when the entries should stay as they are, and there is nothing to commit."""
+        ...
+
+
+NewCopy = Callable[[CompactionItem], ItemCopy]
+
+
+def copy_unchanged(item: CompactionItem) -> ItemCopy:
+    """Every batch byte for byte."""
+    return SegmentCopy(key=item.key, sources=item.sources)
+
+
 Copied = Callable[[int], Awaitable[None]]
 """Called with the bytes that were read and copied since the last call. It may raise to give the item up."""
 
@@ -53,9 +75,17 @@ class RewrittenItem:
 
 
 async def rewrite_item(
-    item: CompactionItem, *, store: ObjectStore, offload: Offload, created_ms: int, object_id: UUID, copied: Copied
-) -> RewrittenItem:
-    """``created_ms``: the store's time before the first read, which the object's key carries (R6).
+    item: CompactionItem,
+    *,
+    store: ObjectStore,
+    offload: Offload,
+    created_ms: int,
+    object_id: UUID,
+    copied: Copied,
+    new_copy: NewCopy = copy_unchanged,
+) -> RewrittenItem | None:
+    """``created_ms``: the store's time before the first read, which the object's key carries (R6). None when the copy
+    found that the entries should stay as they are.
 
     Raises DamagedObject when a source is missing or fails a check, StoreError.
     """
@@ -66,14 +96,17 @@ async def rewrite_item(
         created_ms=created_ms,
         object_id=object_id,
     )
-    copy = SegmentCopy(key=item.key, sources=item.sources)
-    async with await store.open_upload(str(key)) as upload, aclosing(_fetched(item, store)) as fetched:
+    copy = new_copy(item)
+    reads = fetched_reads(item.key, item.sources, store)
+    async with await store.open_upload(str(key)) as upload, aclosing(reads) as fetched:
         async for read, buffers in fetched:
             blocks = await offload.run(copy.feed, read, buffers)
             if blocks:
                 await upload.write(blocks)
             await copied(sum(map(len, buffers)))
         finished = await offload.run(copy.finish)
+        if finished is None:
+            return None
         await upload.write(finished.buffers)
         assert upload.written.size_bytes == finished.size, "an entry's byte range is its whole object (invariant 5)"
         await upload.complete()
@@ -98,20 +131,23 @@ def _target(item: CompactionItem, finished: FinishedSegment, ref: ObjectRef) -> 
     )
 
 
-async def _fetched(
-    item: CompactionItem, store: ObjectStore
+async def fetched_reads(
+    key: PartitionKey, sources: Sequence[Entry], store: ObjectStore
 ) -> AsyncGenerator[tuple[SourceRead, Sequence[memoryview]], None]:
-    """Every read of the item with its bytes, in order, fetched ahead."""
+    """Every read of these entries with its bytes, in order, fetched ahead. Close it when it is left early.
+
+    Raises DamagedObject when a source is missing or cut off, StoreError.
+    """
     ahead: deque[tuple[SourceRead, asyncio.Task[Sequence[memoryview]]]] = deque()
     ahead_bytes = 0
     try:
-        async with aclosing(_reads(item, store)) as reads:
+        async with aclosing(_reads(key, sources, store)) as reads:
             async for read in reads:
                 while ahead and (len(ahead) == _READS_AHEAD or ahead_bytes + read.size_bytes > READ_AHEAD_BYTES):
                     first, task = ahead.popleft()
                     yield first, await task
                     ahead_bytes -= first.size_bytes
-                ahead.append((read, asyncio.create_task(_fetch(item, read, store))))
+                ahead.append((read, asyncio.create_task(_fetch(key, read, store))))
                 ahead_bytes += read.size_bytes
         while ahead:
             first, task = ahead.popleft()
@@ -122,33 +158,33 @@ async def _fetched(
         await asyncio.gather(*(task for _, task in ahead), return_exceptions=True)
 
 
-async def _reads(item: CompactionItem, store: ObjectStore) -> AsyncGenerator[SourceRead, None]:
+async def _reads(key: PartitionKey, sources: Sequence[Entry], store: ObjectStore) -> AsyncGenerator[SourceRead, None]:
     """What to fetch. The index of a larger segment is read when its turn comes."""
-    for read in source_reads(item.sources):
+    for read in source_reads(sources):
         if isinstance(read, SourceRead):
             yield read
             continue
-        for part in block_reads(read.source, await _index(item, read.source, store)):
+        for part in block_reads(read.source, await _index(key, read.source, store)):
             yield part
 
 
-async def _index(item: CompactionItem, source: Entry, store: ObjectStore) -> Index:
+async def _index(key: PartitionKey, source: Entry, store: ObjectStore) -> Index:
     reader = RangedReader(source.byte_length)
     try:
         while (need := reader.need()) is not None:
             reader.feed(await store.get_range(source.object_key, need.offset, need.length))
-        check_footer(reader.footer, item.key, source)
+        check_footer(reader.footer, key, source)
     except ObjectNotFound as error:
-        raise damaged(item.key, source, error.message, missing=True) from error
+        raise damaged(key, source, error.message, missing=True) from error
     except (CorruptData, ReadPastEnd, UnsupportedVersion) as error:
-        raise damaged(item.key, source, error.message) from error
+        raise damaged(key, source, error.message) from error
     return reader.index
 
 
-async def _fetch(item: CompactionItem, read: SourceRead, store: ObjectStore) -> Sequence[memoryview]:
+async def _fetch(key: PartitionKey, read: SourceRead, store: ObjectStore) -> Sequence[memoryview]:
     try:
         return await store.get_ranges(read.object_key, read.ranges)
     except ObjectNotFound as error:
-        raise damaged(item.key, read.parts[0].source, error.message, missing=True) from error
+        raise damaged(key, read.parts[0].source, error.message, missing=True) from error
     except ReadPastEnd as error:
-        raise damaged(item.key, read.parts[-1].source, error.message) from error
+        raise damaged(key, read.parts[-1].source, error.message) from error

@@ -41,7 +41,8 @@ class CompactionStats:
     """Partitions that a pass could not finish because of an error, damage included."""
 
     def add(self, other: CompactionStats) -> None:
-        for field in fields(self):
+        """Add the counters of ``other``, which has no counter that this lacks."""
+        for field in fields(other):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
 

@@ -19,7 +19,7 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from streamhouse.metadata.contract import DereferencedObject
+from streamhouse.metadata.contract import DereferencedObject, Pin
 from streamhouse.objectstore.keys import (
     PROBE_PREFIX,
     SHARED_BLOB_PREFIX,
@@ -86,9 +86,13 @@ class SortedPage:
     """The number of objects that are not ours."""
 
 
-def horizon_of(now_ms: int, writer_grace_ms: int) -> int:
-    """The horizon of a vacuum that begins at this time of the metadata store's clock."""
-    return max(0, now_ms - writer_grace_ms)
+def horizon_of(now_ms: int, writer_grace_ms: int, pins: Iterable[Pin]) -> int:
+    """The horizon of a vacuum that begins at this time of the metadata store's clock.
+
+    It never passes the creation of a live pin: who uploads for long holds one, and can commit until the pin ends.
+    ``pins`` are listed after the time was read, so that one that comes meanwhile is not older than the horizon.
+    """
+    return max(0, min([now_ms - writer_grace_ms, *(pin.created_at_ms for pin in pins)]))
 
 
 def listings(horizon_ms: int) -> list[KeyRange]:

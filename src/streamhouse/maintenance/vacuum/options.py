@@ -19,13 +19,12 @@ takes a minute, and with a body at the slowest rate some minutes."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VacuumOptions:
-    writer_grace_ms: int = 86_400_000
-    """The horizon is this far behind the store's clock: longer than any writer takes from an upload to its commit.
+    writer_grace_ms: int = 3_600_000
+    """The horizon is this far behind the store's clock, or at the oldest live pin if that is older.
 
-    Agents commit within seconds, and an agent that is refused uploads again, however often. A Spark job commits all its
-    uploads at its end. One that takes longer than this fails each time that it is run while vacuum is, so this has to
-    be longer than the longest job that writes: a day. The price is small: garbage, and append ids of commits, stay for
-    a day more.
+    Agents commit within seconds, and an agent that is refused uploads again, however often. Compaction and Spark's
+    sinks hold a pin from before their first upload until their commit, so they may take as long as they need. Garbage,
+    and append ids of commits, stay for this much longer.
     """
     reader_grace_ms: int = 3_600_000
     """Dereferenced objects stay for longer than this after their last reference went, for readers that have looked

@@ -51,7 +51,7 @@ class VacuumSummary:
     """Deleted; of a plan, what a vacuum would delete for certain. When several vacuums run at once, each counts the
     unreferenced objects that it has asked the object store to delete, so one object may count twice."""
     undecided: Tally = field(default_factory=Tally)
-    """Of a plan only: objects that a vacuum would look at, and that a plan cannot judge. See ``Vacuum.plan``."""
+    """Counted by a plan only: objects that a vacuum would look at and a plan cannot judge. See ``Vacuum.plan``."""
     failed: int = 0
     """Objects that could not be deleted. The next vacuum finds them again."""
     records_left: int = 0

@@ -73,7 +73,7 @@ class Vacuum:
         await self._purge()
         self._enter(VacuumPhase.RAISING)
         now_ms = await self._metadata.now_ms()
-        horizon_ms = horizon_of(now_ms, self._options.writer_grace_ms)
+        horizon_ms = horizon_of(now_ms, self._options.writer_grace_ms, await self._metadata.list_pins())
         # Another vacuum with a shorter grace may have raised it higher. Mine counts: I promised to wait for that long.
         self.summary.horizon_ms = min(horizon_ms, await self._metadata.raise_gc_horizon(horizon_ms))
         self._enter(VacuumPhase.DEREFERENCED)
@@ -97,7 +97,8 @@ class Vacuum:
         self.summary = VacuumSummary(plan_only=True)
         self._enter(VacuumPhase.RAISING)
         now_ms = await self._metadata.now_ms()
-        self.summary.horizon_ms = horizon_of(now_ms, self._options.writer_grace_ms)
+        pins = await self._metadata.list_pins()
+        self.summary.horizon_ms = horizon_of(now_ms, self._options.writer_grace_ms, pins)
         standing_ms = (await self._metadata.cluster_info()).gc_horizon_ms
         self._enter(VacuumPhase.DEREFERENCED)
         grace_ms = self._options.reader_grace_ms

@@ -3,7 +3,6 @@
     findings.py         what a finding is, its kinds, and what to do about each
     options.py          depth and bounds of a run, progress, summary
     verifier.py         the run: pages, parallel reads, second looks
-    kept_pin.py         the pin that keeps vacuum away from what is read
     objects.py          the requests for one entry's object
     entry_pages.py      pure: the entries of a page, the fields of an entry
     epochs.py           pure: which epoch led at which offset

@@ -25,10 +25,10 @@ from streamhouse.core.errors import NotFound
 from streamhouse.core.ids import PartitionKey
 from streamhouse.core.randomness import Randomness
 from streamhouse.log.offload import InlineOffload, Offload
+from streamhouse.maintenance.kept_pin import KeptPin
 from streamhouse.maintenance.verify.entry_pages import can_be_read, check_entry, check_epochs, check_page
 from streamhouse.maintenance.verify.epochs import EpochLine
 from streamhouse.maintenance.verify.findings import Finding, FindingKind
-from streamhouse.maintenance.verify.kept_pin import KeptPin
 from streamhouse.maintenance.verify.objects import EntryReader
 from streamhouse.maintenance.verify.options import VerifyOptions, VerifyProgress, VerifySummary
 from streamhouse.maintenance.verify.slice_map import SliceMap

@@ -1,6 +1,6 @@
 """DeleteTopics (20), versions 1–6: by name, from version 6 on also by id.
 
-The topic is gone from every broker at once. Its objects stay: nothing deletes objects yet.
+The topic is gone from every broker at once. Vacuum deletes its objects after the grace period.
 """
 
 from __future__ import annotations
