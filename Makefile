@@ -15,7 +15,7 @@ MINUTES ?= 2
 # Compiled modules are kept, also where the environment says otherwise: else each process of a test compiles them anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup setup-services run demo test test-clients test-kill test-spark fuzz sim chaos check format bench bench-kafka bench-s3 bench-spark docs services-up services-down lock clean
+.PHONY: help setup setup-services run demo test test-clients test-kill test-storm test-spark fuzz sim chaos check format bench bench-kafka bench-s3 bench-spark docs services-up services-down lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -41,6 +41,9 @@ test-clients: ## every Kafka client × feature, on StreamHouse and on Apache Kaf
 
 test-kill: setup-services ## kill -9 a hundred times each, single nodes and fleets, at any point of the write path and under Kafka clients (KILLS=…)
 	@KILLS=$${KILLS:-100} $(VENV)/python -m pytest tests/e2e/test_e2e_kill.py tests/e2e/test_e2e_kafka_kill.py $(ARGS)
+
+test-storm: setup-services ## maintenance beside writers and readers, all killed at random, STORM_SECONDS=n on each pair of stores (SEED=…)
+	@STORM_SECONDS=$${STORM_SECONDS:-300} $(VENV)/python -m pytest tests/maintenance/storm $(ARGS)
 
 fuzz: setup ## FRAMES=n mutated Kafka requests, a million if not said, sent to servers in processes of their own (SEED=…)
 	@FRAMES=$${FRAMES:-1000000} $(VENV)/python -m pytest tests/gateway/kafka/fuzz --timeout 14400 --capture no $(ARGS)
