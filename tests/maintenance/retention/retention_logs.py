@@ -8,6 +8,7 @@ from itertools import takewhile
 from uuid import UUID
 
 from streamhouse.core.ids import PartitionKey, TopicId
+from streamhouse.maintenance.retention.holds import ReaderPlace
 from streamhouse.maintenance.retention.plan import RetentionItem, RetentionWalk
 from streamhouse.maintenance.retention.rule import RetentionRule
 from streamhouse.maintenance.retention.sizes import SizeCount, find_cut
@@ -123,7 +124,8 @@ def planned(
         if cut_page is not None:
             again = log.page(cut_page.from_offset, page_entries, cut_page.to_offset)
             cut = find_cut(cut_page, again.entries, limit_bytes=rule.retention_bytes)
-    walk = RetentionWalk(rule, now_ms=now_ms, size_cut=cut, hold_offset=hold_offset)
+    slowest = None if hold_offset is None else ReaderPlace(offset=hold_offset, reader="slow")
+    walk = RetentionWalk(rule, now_ms=now_ms, size_cut=cut, slowest=slowest)
     while walk.take(log.page(walk.next_offset, page_entries)):
         pass
     return walk.item(KEY, topic="orders", topic_version=1)

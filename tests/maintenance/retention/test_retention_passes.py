@@ -15,6 +15,7 @@ from retention_stores import DAY_MS, HOUR_MS, led, starts, steps_of, total, watc
 from streamhouse.core.errors import MetadataUnavailable
 from streamhouse.core.ids import PartitionKey
 from streamhouse.maintenance.retention import passes
+from streamhouse.maintenance.retention.holds import ReaderPlace
 from streamhouse.maintenance.retention.passes import Retention, RetentionOutcome, RetentionSummary
 from streamhouse.maintenance.retention.plan import EntrySum
 
@@ -236,22 +237,22 @@ async def test_only_so_many_partitions_are_worked_on_at_a_time(
 
 
 async def test_a_reader_holds_records_until_the_limit(backend: Backend) -> None:
-    log = await led(backend)
+    log = await led(backend, retention_hold_ms=str(HOUR_MS))
     await write(log, 100, 100, 100)
     asked: list[PartitionKey] = []
 
-    async def hold(key: PartitionKey) -> int | None:
+    async def hold(key: PartitionKey) -> ReaderPlace | None:
         asked.append(key)
-        return 1
+        return ReaderPlace(offset=1, reader="slow")
 
-    retention = Retention(metadata=backend.store, hold=hold, hold_at_most_ms=HOUR_MS)
+    retention = Retention(metadata=backend.store, hold=hold)
     assert (await retention.run(), asked) == (RetentionSummary(partitions=1), []), "nothing is due yet"
     await backend.advance(DAY_MS + HOUR_MS)
     (step,) = await steps_of(retention)
     assert (step.outcome, asked) == (O.APPLIED, [log.key])
     assert step.item is not None
     assert step.item.held is not None
-    assert (step.item.held.reader_offset, step.item.held.amount.entries) == (1, 2)
+    assert (step.item.held.slowest.offset, step.item.held.amount.entries) == (1, 2)
     (step,) = await steps_of(retention)
     assert (step.outcome, step.item is not None) == (O.NOTHING, True), "all that is due is held"
     assert await starts(backend, log.key) == (1, 3)
@@ -260,10 +261,10 @@ async def test_a_reader_holds_records_until_the_limit(backend: Backend) -> None:
 
 
 async def test_a_hold_that_fails_deletes_nothing(backend: Backend) -> None:
-    log = await led(backend)
+    log = await led(backend, retention_hold_ms="1")
     await write(log, 100, age_ms=2 * DAY_MS)
 
-    async def hold(key: PartitionKey) -> int | None:
+    async def hold(key: PartitionKey) -> ReaderPlace | None:
         raise MetadataUnavailable("the groups cannot be read")
 
     assert (await Retention(metadata=backend.store, hold=hold).run()).failed == 1

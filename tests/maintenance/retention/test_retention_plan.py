@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from retention_logs import KEY, NOW_MS, Log, aged, entry, kafka_deletes, log_of, planned, sized
 
+from streamhouse.maintenance.retention.holds import ReaderPlace
 from streamhouse.maintenance.retention.plan import EntrySum, HeldBack, RetentionReason
 from streamhouse.maintenance.retention.rule import RetentionRule
 from streamhouse.metadata.contract import Entry
@@ -119,10 +120,14 @@ def created_when_dated(*ages_ms: int) -> list[Entry]:
 def test_a_plan_stops_at_what_a_reader_needs_and_says_what_it_holds_back() -> None:
     entries = created_when_dated(290, 280, 270, 50)
     two = EntrySum(entries=2, records=2, size_bytes=20)
-    assert held(entries, 1) == (1, HeldBack(reader_offset=1, amount=two, complete=True))
+    assert held(entries, 1) == (1, HeldBack(slowest=ReaderPlace(offset=1, reader="slow"), amount=two, complete=True))
     assert held(entries, 1, page_entries=2) == (
         1,
-        HeldBack(reader_offset=1, amount=EntrySum(entries=1, records=1, size_bytes=10), complete=False),
+        HeldBack(
+            slowest=ReaderPlace(offset=1, reader="slow"),
+            amount=EntrySum(entries=1, records=1, size_bytes=10),
+            complete=False,
+        ),
     )
     assert held(entries, 3) == (3, None)
     assert held(entries, 1_000) == (3, None)
@@ -131,7 +136,7 @@ def test_a_plan_stops_at_what_a_reader_needs_and_says_what_it_holds_back() -> No
 def test_a_hold_ends_entry_by_entry_when_they_are_too_old() -> None:
     entries = created_when_dated(400, 301, 300, 200, 50)
     two = EntrySum(entries=2, records=2, size_bytes=20)
-    assert held(entries, 0) == (2, HeldBack(reader_offset=0, amount=two, complete=True))
+    assert held(entries, 0) == (2, HeldBack(slowest=ReaderPlace(offset=0, reader="slow"), amount=two, complete=True))
 
 
 def test_an_item_whose_every_entry_is_held_does_not_move_the_log() -> None:

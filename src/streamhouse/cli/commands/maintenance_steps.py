@@ -219,7 +219,10 @@ class RetainPass(Pass):
     name = "retain"
     doing = "looking for old records"
     rows_are = "partitions"
-    columns = ("topic", "partition", "outcome", "new_log_start_offset", "records", "size_bytes", "by", "problem")
+    columns = (
+        "topic", "partition", "outcome", "new_log_start_offset", "records", "size_bytes", "by", "held_by", "held_bytes",
+        "problem",
+    )  # fmt: skip
     done: RetentionSummary = field(default_factory=RetentionSummary)
 
     async def work(self, maintenance: MaintenancePasses, topics: list[Topic], tell: SetProgress) -> None:
@@ -252,7 +255,10 @@ class RetainPass(Pass):
                 "records": item.freed.records,
                 "size_bytes": item.freed.size_bytes,
                 "by": " and ".join(item.reasons),
+                "held_by": None if held is None else held.slowest.reader,
+                "held_from_offset": None if held is None else held.slowest.offset,
                 "held_records": 0 if held is None else held.amount.records,
+                "held_bytes": 0 if held is None else held.amount.size_bytes,
             }
         self.add_row(row)
 

@@ -258,6 +258,15 @@ _KEYS: Final = (
         doc="How many bytes of a partition are kept under `delete`; a negative number means no limit.",
     ),
     TopicConfigKey(
+        name="retention.hold.ms",
+        type=LONG,
+        default="0",
+        at_least=0,
+        doc="StreamHouse's own: how much longer than `retention.ms` records stay until every consumer group with "
+        "offsets in the partition has read them, streaming queries included. `retention.bytes` waits for as long. 0: "
+        "no waiting.",
+    ),
+    TopicConfigKey(
         name="retention.ms",
         type=LONG,
         default=str(_DAY_MS),

@@ -45,6 +45,7 @@ class TopicConfig:
     remote_log_delete_on_disable: bool
     remote_storage_enable: bool
     retention_bytes: int
+    retention_hold_ms: int
     retention_ms: int
     segment_bytes: int
     segment_index_bytes: int

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
@@ -28,6 +28,7 @@ from typing import Final
 from streamhouse.core import topic_config
 from streamhouse.core.errors import PartitionNotFound, StreamHouseError, TopicNotFound, as_result
 from streamhouse.core.ids import PartitionKey
+from streamhouse.maintenance.retention.holds import GroupHolds, ReaderHold
 from streamhouse.maintenance.retention.plan import EntrySum, RetentionItem, RetentionWalk
 from streamhouse.maintenance.retention.rule import RetentionRule, retention_rule
 from streamhouse.maintenance.retention.sizes import SizeCount, SizeEstimate, find_cut
@@ -44,8 +45,6 @@ _MAX_ESTIMATES: Final = 100_000  # partitions with a size limit, 200 bytes each;
 _FINISH_AGAIN_MS: Final = 86_400_000  # another process may have been killed while it dropped entries
 _MAX_NAMED_FAILURES: Final = 100  # in a summary; the steps name them all
 
-ReaderHold = Callable[[PartitionKey], Awaitable[int | None]]
-"""Returns the lowest offset of the partition that some reader still needs, or None."""
 Wanted = Callable[[Topic, int], bool]
 """Says whether a pass is to look at this partition of the topic."""
 
@@ -142,12 +141,11 @@ class _RetentionDone:
 class Retention:
     """Runs passes. Keep one for the life of a process: it remembers sizes from pass to pass."""
 
-    def __init__(
-        self, *, metadata: MetadataStore, hold: ReaderHold | None = None, hold_at_most_ms: int = 7 * 86_400_000
-    ) -> None:
+    def __init__(self, *, metadata: MetadataStore, hold: ReaderHold | None = None) -> None:
+        """``hold``: who is asked about readers, for topics that wait for them; else their consumer groups."""
         self._metadata = metadata
-        self._hold = hold
-        self._hold_at_most_ms = hold_at_most_ms
+        self._groups = GroupHolds(metadata)
+        self._hold = hold or self._groups.slowest
         self._estimates: dict[PartitionKey, SizeEstimate] = {}
         self._now_ms = 0
         """The store's time when the last pass began."""
@@ -173,6 +171,7 @@ class Retention:
         """
         topics = await self._metadata.list_topics()
         self._now_ms = await self._metadata.now_ms()
+        self._groups.new_pass()
         targets = [target for topic in topics for target in self._targets(topic)]
         self._forget_all_but({target.key for target in targets})
         targets = [target for target in targets if wanted(target.topic, target.partition)]
@@ -224,7 +223,7 @@ class Retention:
     def _targets(self, topic: Topic) -> Iterator[_RetentionTarget]:
         rule, unreadable = None, None
         try:
-            rule = retention_rule(topic_config.effective(topic.configs), hold_at_most_ms=self._hold_at_most_ms)
+            rule = retention_rule(topic_config.effective(topic.configs))
         except StreamHouseError as error:
             unreadable = as_result(error)
         for partition in range(topic.partition_count):
@@ -281,8 +280,8 @@ class Retention:
         cut = await self._size_cut(rule, oldest, first) if rule.limits_size else 0
         if first.end_offset >= cut and not rule.is_old(first, self._now_ms):
             return None
-        hold_offset = None if self._hold is None else await self._hold(key)
-        walk = RetentionWalk(rule, now_ms=self._now_ms, size_cut=cut, hold_offset=hold_offset)
+        slowest = await self._hold(key) if rule.waits_for_readers else None
+        walk = RetentionWalk(rule, now_ms=self._now_ms, size_cut=cut, slowest=slowest)
         limit, end = _FIRST_PAGE_ENTRIES, oldest.partition.high_watermark  # a writer of old records is not followed
         while walk.take(await self._scan(key, walk.next_offset, end, limit=limit)):
             limit = _PAGE_ENTRIES

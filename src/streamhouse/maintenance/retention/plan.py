@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from streamhouse.core.ids import PartitionKey
+from streamhouse.maintenance.retention.holds import ReaderPlace
 from streamhouse.maintenance.retention.rule import RetentionRule
 from streamhouse.metadata.contract import Entry, EntryPage
 
@@ -45,8 +46,7 @@ class EntrySum:
 class HeldBack:
     """Entries that are due and stay, because a reader needs them."""
 
-    reader_offset: int
-    """The lowest offset that a reader still needs."""
+    slowest: ReaderPlace
     amount: EntrySum
     complete: bool
     """False: at least ``amount`` is held back. The walk ends with the page in which the held entries begin."""
@@ -85,14 +85,17 @@ class RetentionItem:
 class RetentionWalk:
     """Judges the entries of one partition, oldest first."""
 
-    def __init__(self, rule: RetentionRule, *, now_ms: int, size_cut: int = 0, hold_offset: int | None = None) -> None:
-        """``size_cut``: entries wholly below it are due by size. ``hold_offset``: the lowest offset a reader needs."""
+    def __init__(
+        self, rule: RetentionRule, *, now_ms: int, size_cut: int = 0, slowest: ReaderPlace | None = None
+    ) -> None:
+        """``size_cut``: entries wholly below it are due by size. ``slowest``: the slowest reader, if it is to be waited
+        for."""
         self.next_offset = 0
         """Where the next page begins."""
         self._rule = rule
         self._now_ms = now_ms
         self._size_cut = size_cut
-        self._hold_offset = hold_offset
+        self._slowest = slowest
         self._log_start: int | None = None
         self._new_log_start = 0
         self._by_reason = {RetentionReason.SIZE: EntrySum(), RetentionReason.TIME: EntrySum()}
@@ -118,8 +121,8 @@ class RetentionWalk:
         if self._log_start is None or (self._new_log_start == self._log_start and self._held is None):
             return None
         held = None
-        if self._held is not None and self._hold_offset is not None:
-            held = HeldBack(reader_offset=self._hold_offset, amount=self._held, complete=self._held_complete)
+        if self._held is not None and self._slowest is not None:
+            held = HeldBack(slowest=self._slowest, amount=self._held, complete=self._held_complete)
         return RetentionItem(
             key=key,
             topic=topic,
@@ -150,7 +153,7 @@ class RetentionWalk:
 
     def _is_held(self, entry: Entry) -> bool:
         return (
-            self._hold_offset is not None
-            and entry.end_offset >= self._hold_offset
+            self._slowest is not None
+            and entry.end_offset >= self._slowest.offset
             and self._rule.may_be_held(entry, self._now_ms)
         )

@@ -37,6 +37,10 @@ class RetentionRule:
     hold_at_most_ms: int = 0
 
     @property
+    def waits_for_readers(self) -> bool:
+        return self.hold_at_most_ms > 0
+
+    @property
     def limits_size(self) -> bool:
         return self.retention_bytes >= 0
 
@@ -53,12 +57,14 @@ class RetentionRule:
         return now_ms - since_ms <= max(self.retention_ms, 0) + self.hold_at_most_ms
 
 
-def retention_rule(config: TopicConfig, *, hold_at_most_ms: int = 0) -> RetentionRule | None:
+def retention_rule(config: TopicConfig) -> RetentionRule | None:
     """The rule of a topic; None if retention deletes nothing of it, however old or large."""
     if not config.deletes or (config.retention_ms < 0 and config.retention_bytes < 0):
         return None
     return RetentionRule(
-        retention_ms=config.retention_ms, retention_bytes=config.retention_bytes, hold_at_most_ms=hold_at_most_ms
+        retention_ms=config.retention_ms,
+        retention_bytes=config.retention_bytes,
+        hold_at_most_ms=config.retention_hold_ms,
     )
 
 
