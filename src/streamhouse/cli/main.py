@@ -65,6 +65,13 @@ COMMANDS: Final[Mapping[str, ListedCommand]] = {
     "verify": ListedCommand(
         "maintenance", "Prove that every record of the log is there and whole, and show what is not; repairs nothing."
     ),
+    "compactor": ListedCommand(
+        "compactor",
+        "Run retention, compaction, key compaction and vacuum for the cluster in a process without an agent.",
+    ),
+    "cost": ListedCommand(
+        "cost", "Estimate what the requests and the stored bytes of the cluster cost on S3, and show what causes it."
+    ),
     "config": ListedCommand("config", "Show and check the settings."),
     "pipeline": ListedCommand("pipeline", "SQL from topics into topics, tables and PostgreSQL."),
     "spark": ListedCommand("spark", "What a Spark cluster needs of StreamHouse."),

@@ -1,0 +1,176 @@
+"""What a cluster costs on S3, as far as it can be counted: requests by process, stored bytes by prefix and by topic.
+
+    requests   each process counts its own and shows them on its HTTP port. Agents are found by the address that they
+               register; other processes (compactors) are named by the caller
+    stored     one listing of the object store
+    by topic   the entries of all partitions beside that listing (topic_shares.py)
+
+All of it is an estimate: list prices of S3 Standard in us-east-1 (objectstore/metering.py), no transfer, no tax, no
+discount. What a process had counted before its restart is not in it. Reads only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from streamhouse.app.maintenance_passes import MaintenancePasses
+from streamhouse.app.topic_shares import TopicShares
+from streamhouse.core import metrics as m
+from streamhouse.core.errors import InvalidSetting
+from streamhouse.core.limits import MIB
+from streamhouse.maintenance.service.usage import PrefixUsage, usage_by_prefix
+from streamhouse.metadata.contract import HTTP_LISTENER, ScanRange, Topic
+from streamhouse.objectstore.metering import request_cost_usd
+from streamhouse.objectstore.objects import Operation
+
+_TIMEOUT_S: Final = 5.0
+_MAX_BODY_BYTES: Final = 16 * MIB
+_ASKED_AT_A_TIME: Final = 8
+_PAGE_ENTRIES: Final = 1_000
+_STARTED: Final = "process_start_time_seconds"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessCost:
+    """The requests of one process since its start."""
+
+    process: str
+    address: str | None
+    requests: Mapping[Operation, int] = field(default_factory=dict)
+    up_s: float | None = None
+    problem: str = ""
+    """Why its requests are not known; empty if they are."""
+
+    @property
+    def request_cost_usd(self) -> float:
+        return request_cost_usd(self.requests)
+
+
+class _NoAnswer(Exception):
+    """Nothing answers, or not as a process of ours does."""
+
+
+async def costs_by_process(
+    maintenance: MaintenancePasses, *, alive_within_ms: int, more: Sequence[str] = ()
+) -> list[ProcessCost]:
+    """The live agents, by name, and then the processes at the addresses of ``more``. One that does not answer is in the
+    list with its problem. Raises MetadataError."""
+    agents = await maintenance.stores.metadata.list_agents(alive_within_ms=alive_within_ms)
+    asked = [(agent.agent_id, agent.listeners.get(HTTP_LISTENER)) for agent in agents]
+    known = {address for _, address in asked}
+    asked += [(address, address) for address in more if address not in known]
+    gate = asyncio.Semaphore(_ASKED_AT_A_TIME)
+    now_s = maintenance.clock.wall_ms() / 1000
+
+    async def ask(name: str, address: str | None) -> ProcessCost:
+        if address is None:
+            return ProcessCost(
+                process=name, address=None, problem="it has registered no HTTP address that others reach"
+            )
+        async with gate:
+            return await asyncio.to_thread(_ask, name, address, now_s)
+
+    return await asyncio.gather(*(ask(name, address) for name, address in asked))
+
+
+def check_address(address: str) -> None:
+    """Raises InvalidSetting."""
+    host, _, port = address.rpartition(":")
+    if not host.strip("[]") or not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise InvalidSetting(
+            f"{address!r:.100} is no address to ask", hint="pass --address HOST:PORT, as the process said it"
+        )
+
+
+def _ask(name: str, address: str, now_s: float) -> ProcessCost:
+    try:
+        requests, started_s = read_requests(_get_metrics(address))
+    except (_NoAnswer, OSError, http.client.HTTPException, ValueError) as error:
+        return ProcessCost(process=name, address=address, problem=str(error) or type(error).__name__)
+    up_s = None if started_s is None else max(0.0, now_s - started_s)
+    return ProcessCost(process=name, address=address, requests=requests, up_s=up_s)
+
+
+def _get_metrics(address: str) -> str:
+    """An agent's /metrics is Prometheus' text. That of a compactor is JSON, and has the text beside it."""
+    for path in ("/metrics", "/metrics/prometheus"):
+        host, _, port = address.rpartition(":")
+        connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_TIMEOUT_S)
+        try:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            body = response.read(_MAX_BODY_BYTES)
+        finally:
+            connection.close()
+        if response.status != http.client.OK:
+            raise _NoAnswer(f"{path} answers {response.status}")
+        if not (response.getheader("Content-Type") or "").startswith("application/json"):
+            return body.decode()
+    raise _NoAnswer("it answers, and not as StreamHouse does")
+
+
+def read_requests(text: str) -> tuple[dict[Operation, int], float | None]:
+    """The requests by kind, and when the process started. Kinds that this version does not know are left out. Raises
+    _NoAnswer for a page without our metrics, ValueError for one that is no page of metrics."""
+    requests: dict[Operation, int] = {}
+    started_s = None
+    known = {each.value: each for each in Operation}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == m.STORE_REQUESTS.name and sample.labels.get("operation") in known:
+                requests[known[sample.labels["operation"]]] = int(sample.value)
+            elif sample.name == _STARTED:
+                started_s = sample.value
+    if not requests:
+        raise _NoAnswer("it answers, and shows no requests to an object store")
+    return requests, started_s
+
+
+# What is stored.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredCost:
+    prefixes: Mapping[str, PrefixUsage]
+    shares: TopicShares
+    """Empty unless topics were asked for."""
+    list_requests: int
+    metadata_calls: int
+
+    @property
+    def total(self) -> PrefixUsage:
+        return PrefixUsage(
+            objects=sum(each.objects for each in self.prefixes.values()),
+            bytes=sum(each.bytes for each in self.prefixes.values()),
+        )
+
+
+async def stored_costs(maintenance: MaintenancePasses, topics: Iterable[Topic]) -> StoredCost:
+    """``topics``: those to divide what is stored between; none to leave that out. Raises MetadataError, StoreError."""
+    shares, calls = TopicShares(), 0
+    for topic in topics:
+        shares.add_topic(topic.topic_id, topic.name, topic.partition_count)
+        for key in topic.partition_keys():
+            wanted, more = ScanRange(key=key, from_offset=0), True
+            while more:
+                pages = await maintenance.stores.metadata.scan_entries([wanted], limit=_PAGE_ENTRIES)
+                calls += 1
+                more = bool(pages) and pages[0].more and bool(pages[0].entries)
+                for entry in pages[0].entries if pages else ():
+                    shares.add_entry(topic.topic_id, entry)
+                    wanted = ScanRange(key=key, from_offset=entry.end_offset + 1)
+    before = _lists(maintenance)
+    prefixes = await usage_by_prefix(maintenance.stores.objects, on_object=shares.add_object)
+    return StoredCost(
+        prefixes=prefixes, shares=shares, list_requests=_lists(maintenance) - before, metadata_calls=calls
+    )
+
+
+def _lists(maintenance: MaintenancePasses) -> int:
+    return maintenance.stores.meter.read().totals[Operation.LIST].requests

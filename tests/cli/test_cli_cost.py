@@ -1,0 +1,190 @@
+"""`streamhouse cost` on clusters whose contents the test made, against figures that the test adds up itself (S2.31)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamhouse.app.costs import read_requests
+from streamhouse.metadata.contract import AgentInfo
+from streamhouse.objectstore.objects import Operation
+from streamhouse.testing.services import PostgresService, S3Service
+
+if (here := str(Path(__file__).parent)) not in sys.path:
+    sys.path.append(here)
+
+from maintained_cluster import Cluster, local_cluster, remote_cluster
+
+GIB = 1 << 30
+PATIENT = ["--agent-liveness-timeout", "10m"]
+"""No agent counts as dead because this machine is busy."""
+USD_PER_GIB_MONTH = 0.023
+"""S3 Standard in us-east-1, as the price list says it."""
+
+
+@pytest.fixture(params=["sqlite and a directory", "postgresql and s3"])
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Cluster:
+    if request.param == "sqlite and a directory":
+        return local_cluster(tmp_path / "data")
+    postgres: PostgresService = request.getfixturevalue("postgres_service")
+    s3: S3Service = request.getfixturevalue("s3_service")
+    return remote_cluster(tmp_path / "data", postgres, s3)
+
+
+async def run(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """In a thread, so that agents of this process can answer."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("STREAMHOUSE_", "AWS_"))}
+    command = [sys.executable, "-m", "streamhouse", "cost", *arguments, *cluster.flags]
+    done = await asyncio.to_thread(
+        subprocess.run,
+        command,
+        env={**kept, "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+async def document(cluster: Cluster, *arguments: str) -> dict[str, Any]:
+    done = await run(cluster, *arguments, "--output", "json")
+    assert done.returncode == 0, done.stderr
+    parsed: dict[str, Any] = json.loads(done.stdout)
+    return parsed
+
+
+async def sizes(cluster: Cluster) -> dict[str, int]:
+    async with cluster.open(embedded_agent=False) as sh:
+        return {info.key: info.size_bytes async for info in sh.stores.objects.list()}
+
+
+async def test_s2_31_prefixes_and_topics_have_the_bytes_that_are_in_the_bucket(cluster: Cluster) -> None:
+    await cluster.fill("orders", partitions=2)
+    await cluster.fill("payments", flushes=3)
+    (garbage,) = await cluster.put_garbage()
+    stored = await sizes(cluster)
+    total = sum(stored.values())
+
+    found = await document(cluster, "--by", "prefix")
+    listed = {row["prefix"]: (row["objects"], row["stored_bytes"]) for row in found["rows"]}
+    for prefix in ("wal-shared/", "metadata-progress/"):
+        inside = [size for key, size in stored.items() if key.startswith(prefix)]
+        assert listed[prefix] == (len(inside), sum(inside))
+    assert sum(row["stored_bytes"] for row in found["rows"]) == total
+    summary = found["summary"]
+    assert (summary["stored_objects"], summary["stored_bytes"]) == (len(stored), total)
+    assert summary["storage_usd_per_month"] == pytest.approx(total / GIB * USD_PER_GIB_MONTH)
+    assert summary["list_requests_of_this_command"] >= 1
+
+    found = await document(cluster, "--by", "topic")
+    rows = {row["topic"]: row for row in found["rows"]}
+    assert {name: row["entries"] for name, row in rows.items()} == {"orders": 12, "payments": 3, "(no topic)": None}
+    assert sum(row["stored_bytes"] for row in rows.values()) == total
+    named = {name: set(await cluster.referenced(name)) for name in ("orders", "payments")}
+    assert not named["orders"] & named["payments"], "they were not written at the same time"
+    for name, keys in named.items():
+        assert rows[name]["stored_bytes"] == sum(stored[key] for key in keys)
+        assert 0 < rows[name]["log_bytes"] <= rows[name]["stored_bytes"]
+    outside = stored.keys() - named["orders"] - named["payments"]
+    assert garbage in outside
+    assert rows["(no topic)"]["stored_bytes"] == sum(stored[key] for key in outside)
+    assert any("requests are not counted by topic" in note for note in found["notes"])
+
+
+async def test_s2_31_processes_show_the_requests_that_their_meters_count(cluster: Cluster) -> None:
+    await cluster.fill("orders")
+    async with cluster.open(agent_id="a-1", admin_enabled=True, admin_listen="127.0.0.1:0") as sh:
+        await sh.produce("orders", b"one more", partition=0)
+        await sh.flush()
+        before = sh.stores.meter.read()
+        found = await document(cluster, "--by", "process", "--address", "127.0.0.1:1", *PATIENT)
+        after = sh.stores.meter.read()
+        await sh.stores.metadata.register_agent(
+            AgentInfo(agent_id="a-2", incarnation=sh.randomness.uuid(), listeners={"kafka": "127.0.0.1:9092"})
+        )
+        silent = await document(cluster, "--by", "process", *PATIENT)
+    rows = {row["process"]: row for row in found["rows"]}
+    assert rows.keys() == {"a-1", "127.0.0.1:1"}
+    for operation in Operation:
+        shown = rows["a-1"]["requests"][operation]
+        assert before.totals[operation].requests <= shown <= after.totals[operation].requests
+    assert before.request_cost_usd <= rows["a-1"]["request_cost_usd"] <= after.request_cost_usd
+    assert before.request_cost_usd > 0
+    assert rows["a-1"]["request_cost_usd_per_month"] is None, "a minute says little of a month"
+    assert rows["127.0.0.1:1"]["problem"]
+    assert (found["summary"]["processes"], found["summary"]["unreachable_processes"]) == (1, 1)
+    assert found["summary"]["request_cost_usd"] == rows["a-1"]["request_cost_usd"]
+    assert any(note.startswith("127.0.0.1:1 is not in the sums") for note in found["notes"])
+    problems = {row["process"]: row["problem"] for row in silent["rows"]}
+    assert problems == {"a-1": None, "a-2": "it has registered no HTTP address that others reach"}
+
+
+async def test_s2_31_a_compactor_is_asked_by_its_address(tmp_path: Path, compactor_page: str) -> None:
+    cluster = local_cluster(tmp_path / "data")
+    await cluster.fill("orders", flushes=1)
+    found = await document(cluster, "--by", "process", "--address", compactor_page)
+    (row,) = found["rows"]
+    assert row["problem"] is None
+    assert row["requests"]["put"] == 7
+    assert row["request_cost_usd"] == pytest.approx(7 * 0.005 / 1000)
+
+
+@pytest.fixture
+async def compactor_page() -> AsyncIterator[str]:
+    """A server that answers as a compactor does: JSON at /metrics, Prometheus' text below it."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        is_text = head.startswith(b"GET /metrics/prometheus ")
+        body = b'streamhouse_object_store_requests_total{operation="put"} 7\n' if is_text else b"{}"
+        kind = b"text/plain" if is_text else b"application/json"
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n" % (kind, len(body)) + body)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()[:2]
+    yield f"{host}:{port}"
+    server.close()
+
+
+async def test_s2_31_sums_alone_are_shown_without_by(tmp_path: Path) -> None:
+    cluster = local_cluster(tmp_path / "data")
+    await cluster.fill("orders", flushes=2)
+    done = await run(cluster)
+    assert done.returncode == 0
+    shown = dict(line.split() for line in done.stdout.splitlines()[1:])
+    assert shown["stored_objects"] == str(len(await sizes(cluster)))
+    assert shown["processes"] == "0"
+    assert shown["request_cost_usd_per_month"] == "-"
+    assert "an estimate: list prices of S3 Standard in us-east-1" in done.stderr
+
+
+@pytest.mark.parametrize("address", ["nowhere", ":80", "host:port", "host:0", "host:70000"])
+async def test_an_address_that_is_none_is_refused(tmp_path: Path, address: str) -> None:
+    cluster = local_cluster(tmp_path / "data")
+    done = await run(cluster, "--address", address)
+    assert done.returncode == 2
+    assert "is no address to ask" in done.stderr
+    assert not cluster.settings.data_dir.exists()
+
+
+async def test_addresses_are_refused_where_no_process_is_asked(tmp_path: Path) -> None:
+    done = await run(local_cluster(tmp_path / "data"), "--by", "topic", "--address", "127.0.0.1:1")
+    assert done.returncode == 2
+    assert "--by topic asks no process" in done.stderr
+
+
+def test_a_page_without_our_metrics_is_no_page_of_ours() -> None:
+    with pytest.raises(Exception, match="shows no requests to an object store"):
+        read_requests("some_other_metric 1\n")
