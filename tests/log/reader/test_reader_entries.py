@@ -38,29 +38,38 @@ def entry(base: int, end: int, generation: int = 0) -> Entry:
 
 def test_pages_answer_for_the_offsets_they_cover() -> None:
     cache = EntryCache(100)
-    cache.add(KEYS[0], [entry(0, 9), entry(10, 19), entry(20, 29)])
-    cache.add(KEYS[0], [entry(50, 59)])
-    found = [cache.find(KEYS[0], offset) for offset in (0, 9, 10, 29, 30, 49, 50, 60)]
+    cache.add(KEYS[0], [entry(0, 9), entry(10, 19), entry(20, 29)], read_at_ms=0)
+    cache.add(KEYS[0], [entry(50, 59)], read_at_ms=0)
+    found = [cache.find(KEYS[0], offset, now_ms=0) for offset in (0, 9, 10, 29, 30, 49, 50, 60)]
     assert [each and each.base_offset for each in found] == [0, 0, 10, 20, None, None, 50, None]
-    assert cache.find(KEYS[1], 0) is None
+    assert cache.find(KEYS[1], 0, now_ms=0) is None
     assert [cache.reaches(KEYS[0], offset) for offset in (29, 30, 60)] == [False, True, True]
     cache.forget(KEYS[0])
-    assert cache.find(KEYS[0], 0) is None
+    assert cache.find(KEYS[0], 0, now_ms=0) is None
     assert len(cache) == 0
 
 
 def test_what_comes_after_a_gap_is_not_taken_for_covered() -> None:
     cache = EntryCache(100)
-    cache.add(KEYS[0], [entry(0, 9), entry(20, 29)])
-    assert cache.find(KEYS[0], 12) is None
-    assert cache.find(KEYS[0], 25) is None
+    cache.add(KEYS[0], [entry(0, 9), entry(20, 29)], read_at_ms=0)
+    assert cache.find(KEYS[0], 12, now_ms=0) is None
+    assert cache.find(KEYS[0], 25, now_ms=0) is None
+
+
+def test_r18_a_page_is_not_used_for_longer_than_a_minute() -> None:
+    """Else a value could be read that was compacted away, while the tombstone behind it is gone already."""
+    cache = EntryCache(100)
+    cache.add(KEYS[0], [entry(0, 9)], read_at_ms=1_000)
+    assert cache.find(KEYS[0], 5, now_ms=61_000) is not None
+    assert cache.find(KEYS[0], 5, now_ms=61_001) is None
+    assert len(cache) == 0
 
 
 def test_a_newer_page_replaces_what_it_overlaps() -> None:
     cache = EntryCache(100)
-    cache.add(KEYS[0], [entry(0, 9), entry(10, 19)])
-    cache.add(KEYS[0], [entry(0, 19, generation=1), entry(20, 29)])
-    found = cache.find(KEYS[0], 12)
+    cache.add(KEYS[0], [entry(0, 9), entry(10, 19)], read_at_ms=0)
+    cache.add(KEYS[0], [entry(0, 19, generation=1), entry(20, 29)], read_at_ms=0)
+    found = cache.find(KEYS[0], 12, now_ms=0)
     assert found is not None
     assert found.object_key == "objects/0-19-1"
     assert len(cache) == 2
@@ -75,10 +84,10 @@ def test_the_cache_keeps_its_bound_and_never_lies(pages: list[tuple[int, int, in
     cache = EntryCache(max_entries)
     for which, start, count in pages:
         made = [entry(10 * number, 10 * number + 9) for number in range(start, start + count)]
-        cache.add(KEYS[which], made)
+        cache.add(KEYS[which], made, read_at_ms=0)
         assert len(cache) <= max_entries
         for offset in range(0, 460, 7):
-            found = cache.find(KEYS[which], offset)
+            found = cache.find(KEYS[which], offset, now_ms=0)
             assert found is None or found.base_offset <= offset <= found.end_offset
     assert len(cache) == sum(len(page.entries) for page in cache._pages)
 

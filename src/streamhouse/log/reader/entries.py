@@ -4,6 +4,9 @@ A sequential reader that reaches the end of its page gets a long page; other loo
 of date: compaction replaces entries by others that cover the same offsets, and the objects of the old ones stay for a
 grace period. If an object is gone, the reader forgets the partition's pages and looks again (R7). It also forgets them
 when another leadership begins: if the metadata store had lost commits, the offsets belong to other records now (R23).
+
+No page is used for longer than a minute. With an older one a reader could see a value that key compaction has dropped
+since, and then miss the tombstone behind it, which goes after ``delete.retention.ms``: a deleted key would come back.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from streamhouse.core.clock import Clock
 from streamhouse.core.errors import MetadataError, PartitionNotFound
 from streamhouse.core.ids import PartitionKey
 from streamhouse.log.reader.options import ReaderOptions
@@ -24,6 +28,7 @@ _FIRST_PAGE: Final = 4  # a single lookup: the entry itself, and some more in ca
 _NEXT_PAGE: Final = 64
 _PAGES_PER_PARTITION: Final = 8  # so many readers at different places of one partition do not disturb each other
 _HOLE_ATTEMPTS: Final = 3
+_MAX_PAGE_AGE_MS: Final = 60_000
 _RANGES_PER_CALL: Final = 200
 
 Place = tuple[PartitionKey, int]
@@ -41,9 +46,12 @@ class EntryCache:
     def __len__(self) -> int:
         return self._count
 
-    def find(self, key: PartitionKey, offset: int) -> Entry | None:
+    def find(self, key: PartitionKey, offset: int, *, now_ms: int) -> Entry | None:
         for page in self._by_key.get(key, ()):
             if page.base_offset <= offset <= page.end_offset:
+                if now_ms - page.read_at_ms > _MAX_PAGE_AGE_MS:
+                    self._remove(page)
+                    return None
                 self._pages.move_to_end(page)
                 return page.find(offset)
         return None
@@ -52,9 +60,9 @@ class EntryCache:
         """Whether a page ends right before ``offset``: the sign of a sequential reader."""
         return any(page.end_offset + 1 == offset for page in self._by_key.get(key, ()))
 
-    def add(self, key: PartitionKey, entries: Sequence[Entry]) -> None:
+    def add(self, key: PartitionKey, entries: Sequence[Entry], *, read_at_ms: int) -> None:
         """Add entries in order. Those after a gap are left out and looked up when they are needed."""
-        page = _Page(key, _unbroken(entries))
+        page = _Page(key, _unbroken(entries), read_at_ms)
         pages = self._by_key.setdefault(key, [])
         for other in [each for each in pages if each.overlaps(page)]:
             self._remove(other)
@@ -80,11 +88,12 @@ class EntryCache:
 
 
 class _Page:
-    __slots__ = ("base_offset", "end_offset", "entries", "key")
+    __slots__ = ("base_offset", "end_offset", "entries", "key", "read_at_ms")
 
-    def __init__(self, key: PartitionKey, entries: Sequence[Entry]) -> None:
+    def __init__(self, key: PartitionKey, entries: Sequence[Entry], read_at_ms: int) -> None:
         self.key = key
         self.entries = entries
+        self.read_at_ms = read_at_ms
         self.base_offset = entries[0].base_offset
         self.end_offset = entries[-1].end_offset
 
@@ -96,8 +105,9 @@ class _Page:
 
 
 class EntryFinder:
-    def __init__(self, *, metadata: MetadataStore, views: Views, options: ReaderOptions) -> None:
+    def __init__(self, *, metadata: MetadataStore, views: Views, clock: Clock, options: ReaderOptions) -> None:
         self._metadata = metadata
+        self._clock = clock
         self._views = views
         self._cache = EntryCache(options.max_cached_entries)
         self._first_pages: Batched[Place, EntryPage | None] = Batched(self._scan_first, max_keys=_RANGES_PER_CALL)
@@ -108,7 +118,7 @@ class EntryFinder:
 
         Raises PartitionNotFound, MetadataError.
         """
-        found = self._cache.find(key, offset)
+        found = self._cache.find(key, offset, now_ms=self._clock.boot_ms())
         if found is not None:
             return found
         pages = self._next_pages if self._cache.reaches(key, offset) else self._first_pages
@@ -153,14 +163,14 @@ class EntryFinder:
     async def _scan(self, places: Sequence[Place], limit: int) -> Mapping[Place, EntryPage | None]:
         found: dict[Place, EntryPage | None] = dict.fromkeys(places)
         for offsets in _one_per_partition(places):
-            asked = self._views.question()
+            asked, asked_at_ms = self._views.question(), self._clock.boot_ms()
             ranges = [ScanRange(key=key, from_offset=offset) for key, offset in offsets.items()]
             for page in await self._metadata.scan_entries(ranges, limit=limit):
                 key = page.partition.key
                 found[key, offsets[key]] = page
                 view = self._views.learn(page.partition, asked)
                 if page.entries and page.partition.leader_epoch == view.state.leader_epoch:
-                    self._cache.add(key, page.entries)
+                    self._cache.add(key, page.entries, read_at_ms=asked_at_ms)
         return found
 
 

@@ -95,7 +95,7 @@ class LogReader:
             end_of=self._end,
             recheck_interval_ms=options.recheck_interval_ms,
         )
-        self._entries = EntryFinder(metadata=metadata, views=self._views, options=options)
+        self._entries = EntryFinder(metadata=metadata, views=self._views, clock=clock, options=options)
         self._objects = ObjectReader(store=store, offload=offload, options=options, stats=self.stats)
         self._damages = Damages(metadata=metadata, objects=self._objects, clock=clock, stats=self.stats, report=report)
         self._ahead = ReadAhead(
