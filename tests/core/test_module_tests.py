@@ -37,6 +37,7 @@ EXCUSED = {
     "objectstore": "one store of several: tests/objectstore/test_objectstore_contract.py runs on all of them",
     "spark": "code inside of Spark: tests/spark/test_source_*.py and tests/spark/test_sink_*.py run it there",
     "spark/definitions": "code inside of Spark: tests/spark/definitions and tests/spark/pipelines run it there",
+    "spark/maintenance": "code inside of Spark: tests/spark/maintenance runs it there",
     "spark/pipelines": "code inside of Spark: tests/spark/pipelines runs it there",
     "spark/tables": "code inside of Spark: tests/spark/tables/test_table_*.py run it there",
     "testing/services": "services for tests: tests/testing starts them",

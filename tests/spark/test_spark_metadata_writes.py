@@ -2,6 +2,9 @@
 
 The import contracts (pyproject.toml) give Spark the whole contract, because its tasks and drivers run without an agent.
 This list keeps away what is a leader's alone: leases, commits of a leased log, members of groups.
+
+spark/maintenance is not in the list, and must not come into it: it writes through streamhouse.maintenance alone, whose
+steps are safe to repeat. No other module of Spark's may import that package.
 """
 
 from __future__ import annotations
@@ -59,6 +62,18 @@ def test_the_writes_of_sparks_modules_are_those_listed() -> None:
         if (writes := writes_of(ast.parse(path.read_text(encoding="utf-8"))))
     }
     assert found == WRITES
+
+
+def imports_maintenance(path: Path) -> bool:
+    return any(
+        isinstance(node, ast.ImportFrom) and (node.module or "").startswith("streamhouse.maintenance")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    )
+
+
+def test_only_sparks_maintenance_uses_the_passes_of_maintenance() -> None:
+    found = {path.relative_to(SPARK).parts[0] for path in SPARK.rglob("*.py") if imports_maintenance(path)}
+    assert found == {"maintenance"}
 
 
 def test_a_write_is_seen() -> None:

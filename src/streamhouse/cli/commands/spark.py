@@ -1,4 +1,4 @@
-"""`streamhouse spark …`: what a Spark cluster needs of us."""
+"""`streamhouse spark …`: what a Spark cluster needs of us, and what it does for us."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from streamhouse.cli.commands import spark_maintenance
 from streamhouse.cli.conventions import emit, note
 from streamhouse.cli.output import progress
 from streamhouse.spark.packing import pack as pack_into
@@ -16,6 +17,7 @@ from streamhouse.spark.shim import ARCHIVE_DIRECTORY
 def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="What a Spark cluster needs of StreamHouse.")
     group.command("pack")(pack)
+    spark_maintenance.register(group)
     app.add_typer(group, name="spark")
 
 

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
@@ -66,14 +66,17 @@ def open_application(
     fast_start: bool,
     stopping: threading.Event | None = None,
     aside: bool = False,
+    says_so: bool = True,
 ) -> Application:
     """PySpark installs a handler for Ctrl-C that raises KeyboardInterrupt; with ``stopping``, ours is installed again.
-    ``aside`` keeps Java's output away from the table on the terminal, even if another process draws it.
+    ``aside`` keeps Java's output away from the table on the terminal, even if another process draws it. ``says_so``
+    shows on a terminal that Spark is starting; not beside a progress bar that already does.
     """
     from streamhouse.spark.definitions.application import Application, quieten
 
     quieten()
-    with _output_aside(wanted=aside or shows_progress()), progress("starting Spark"):
+    shown = progress("starting Spark") if says_so else nullcontext()
+    with _output_aside(wanted=aside or shows_progress()), shown:
         application = Application.open(master, name=name, config=config, fast_start=fast_start)
     if stopping is not None:
         _take_signals(stopping)
