@@ -10,6 +10,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 WIRE = Path("src/streamhouse/wire")
+KEY_COMPACTION = Path("src/streamhouse/maintenance/key_compaction")
 
 try:
     from Cython.Build import cythonize
@@ -25,6 +26,11 @@ else:
                 extra_compile_args=["-O3"],
             ),
             Extension("streamhouse.log.wal._lane", ["src/streamhouse/log/wal/_lane.pyx"], extra_compile_args=["-O2"]),
+            Extension(
+                "streamhouse.maintenance.key_compaction._key_loops",
+                [str(KEY_COMPACTION / "_key_loops.pyx")],
+                extra_compile_args=["-O2"],
+            ),
         ],
     )
     for extension in extensions:

@@ -12,6 +12,8 @@ from streamhouse.wire.varint import MAX_INT64
 
 _KEYS: Final = ("offset", "key")
 _KEYS_AND_VALUES: Final = ("offset", "timestamp", "key", "value")
+_NULLS: Final = [bytes(~validity >> bit & 1 for bit in range(8)) for validity in range(256)]
+"""What eight rows of validity say, one byte for each row: 1 if it is null."""
 
 
 class RecordKeys:
@@ -47,5 +49,4 @@ def _numbers(buffer: object, format_: str, count: int) -> memoryview:
 def _nulls(column: BinaryBuffers, count: int) -> bytes:
     if column.validity is None or not column.null_count:
         return bytes(count)
-    validity = byte_view(column.validity)
-    return bytes(~validity[at >> 3] >> (at & 7) & 1 for at in range(count))
+    return b"".join(map(_NULLS.__getitem__, byte_view(column.validity)))[:count]

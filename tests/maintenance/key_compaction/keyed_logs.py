@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
+import pytest
 from compaction_ground import START_MS, Batch, Ground, WrittenLog
 
 from streamhouse.core.ids import PartitionKey
@@ -162,6 +165,13 @@ async def keyed_log(
 
 def pairs_of(kept: Sequence[Kept]) -> list[tuple[int, bytes | None, bytes | None]]:
     return [(offset, key, value) for offset, key, value, *_ in kept]
+
+
+def loops_twin(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(f"streamhouse.maintenance.key_compaction.{name}")
+    except ModuleNotFoundError:
+        pytest.fail(f"{name} is not built: install a C compiler, then pip install -e . again")
 
 
 class Unclaimed:

@@ -539,3 +539,24 @@ async def test_partitions_that_do_not_exist_are_nothing_to_do(ground: KeyGround)
 def test_options_that_make_no_sense_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ConfigError):
         KeyCompactorOptions(**wrong)
+
+
+async def test_p4_shards_that_are_divided_again_go_on_from_what_the_pass_has_rewritten(
+    sqlite_ground: KeyGround,
+) -> None:
+    """Some secrets divide the keys so unevenly that a shard does not fit after earlier ones were compacted."""
+    ground, rules, divided_again = sqlite_ground, KeyRules(map_bytes=3 * BYTES_PER_KEY), 0
+    keys = [b"key-%d" % number for number in range(24)]
+    for n in range(20):
+        log = await keyed_log(ground, [(key, b"old") for key in keys[:3]], [(A, b"1")], name=f"table-{n}")
+        await compact(ground, log, rules=rules)
+        await log.write(keyed(*((key, b"new") for key in keys)))
+        await log.write(keyed((B, b"1")))
+        await ground.advance(1)
+        while (done := await compact(ground, log, rules=rules)).more:
+            pass
+        assert done.stats.conflicts == 0
+        divided_again += done.stats.keys > len(keys)
+        found = pairs_of(await ground.seen_from(log.key, 0))
+        assert [pair[1:] for pair in found] == [(A, b"1"), *((key, b"new") for key in keys), (B, b"1")]
+    assert divided_again

@@ -20,6 +20,7 @@ from streamhouse.maintenance.key_compaction.thinning import (
 from streamhouse.wire.batch import DELETE_HORIZON_BIT, BatchHeader, TimestampType, join_batch, validate
 from streamhouse.wire.codecs import Codec
 from streamhouse.wire.columns import StoredBatches, decode_columns
+from streamhouse.wire.record_keys import RecordKeys
 from streamhouse.wire.records import ControlType, build_control_batch, decode_records
 
 KEPT_BY_ALL = (
@@ -40,8 +41,8 @@ class Newer:
 
     offsets: set[int] = field(default_factory=set)
 
-    def is_superseded(self, key: bytes, offset: int) -> bool:
-        return offset in self.offsets
+    def superseded(self, records: RecordKeys) -> bytes:
+        return bytes(offset in self.offsets for offset in records.offsets)
 
 
 def rule(*superseded: int, now_ms: int = START_MS, delete_retention_ms: int = 1_000) -> KeepRule:
@@ -109,6 +110,12 @@ def test_records_without_a_key_go_as_in_kafka_and_the_empty_key_is_a_key() -> No
     assert found is not None
     assert [kept[:2] for kept in seen(bytes(found[0]))] == [(6, b"")]
     assert (counts.keyless, counts.dropped, counts.records) == (2, 2, 3)
+
+
+def test_a_record_without_a_key_is_counted_as_such_whatever_is_said_of_it() -> None:
+    batch = built(keyed((None, b"1"), (b"a", b"2"), (b"b", b"3")), at=5)
+    assert thin_batch(memoryview(batch), validate(batch), rule(5, 6), counts := RecordCounts()) is not None
+    assert (counts.keyless, counts.superseded, counts.dropped) == (1, 1, 2)
 
 
 def test_tombstones_get_a_delete_horizon_once_and_go_when_it_has_passed() -> None:

@@ -2,6 +2,7 @@
 
     plan.py          what is clean, what is dirty, whether it is due, and which entries become one object. Pure
     key_map.py       the newest offset of each key, in memory of a fixed size. Pure
+    key_loops.py     the loops over records: _key_loops.pyx, compiled, or its pure twin _key_loops_py.py
     thinning.py      takes superseded records and old tombstones out of one batch. Pure
     copying.py       fetched bytes in, bytes of a sparse segment out. Pure
     large_entry.py   what stays of an entry with more keys than the map holds. Pure

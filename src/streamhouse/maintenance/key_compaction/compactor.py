@@ -238,7 +238,8 @@ class KeyCompactor:
                 raise CompactionConflict(f"another process has claimed {plan.key} meanwhile")
 
         work = _Work(partition=partition, plan=plan, copied=copied)
-        newest = KeyMap(min(rules.max_keys, sum(entry.record_count for entry in plan.dirty) or 1))
+        max_keys = min(rules.max_keys, sum(entry.record_count for entry in plan.dirty) or 1)
+        newest = KeyMap(max_keys, secret=self._new_secret())
         mapped_end = await self._map(work, plan.dirty, newest)
         if mapped_end <= plan.dirty[0].base_offset:
             await self._compact_large_entry(work)
@@ -260,13 +261,14 @@ class KeyCompactor:
                     f" {max_keys} keys that the map holds",
                     hint="give key compaction more memory for its map",
                 )
+            work = await self._planned_again(work)
 
     async def _compact_shards(self, work: _Work, shards: int) -> bool:
         """False when the keys of a shard do not fit the map either. What was done until then is no harm."""
         entry = work.plan.dirty[0]
-        staying = NewestRecords(entry)
+        staying, secret = NewestRecords(entry), self._new_secret()
         for shard in range(shards):
-            newest = KeyMap(self._options.rules.max_keys, shard=shard, shards=shards)
+            newest = KeyMap(self._options.rules.max_keys, secret=secret, shard=shard, shards=shards)
             if await self._map(work, [entry], newest) <= entry.base_offset:
                 return False
             await self._offload.run(staying.add, newest.newest_offsets())
@@ -274,6 +276,10 @@ class KeyCompactor:
             work = await self._planned_again(work)
         await self._rewrite(work, CompactionItem(key=work.plan.key, sources=(entry,), worth=Worth.KEYS), staying)
         return True
+
+    def _new_secret(self) -> bytes:
+        """For the hashes of one map, or of all shards that divide the same keys."""
+        return self._randomness.uuid().bytes
 
     async def _planned_again(self, work: _Work) -> _Work:
         """The plan with the clean entries as this pass has rewritten them."""

@@ -13,6 +13,7 @@ from typing import Final
 
 from streamhouse.core.errors import LimitExceeded
 from streamhouse.metadata.contract import Entry
+from streamhouse.wire.record_keys import RecordKeys
 
 MAX_SHARDS: Final = 1_024
 """Each takes a pass over the entry, and over all that is before it."""
@@ -38,9 +39,11 @@ class NewestRecords:
             at = offset - base_offset
             bits[at >> 3] |= 1 << (at & 7)
 
-    def is_superseded(self, key: bytes, offset: int) -> bool:
-        at = offset - self._base_offset
-        return not self._bits[at >> 3] >> (at & 7) & 1
+    def superseded(self, records: RecordKeys) -> bytes:
+        """One byte for each record: 0 for the newest of its key."""
+        bits, base_offset = self._bits, self._base_offset
+        places = (offset - base_offset for offset in records.offsets)
+        return bytes(~bits[at >> 3] >> (at & 7) & 1 for at in places)
 
 
 def shards_for(entry: Entry, max_keys: int) -> int:

@@ -58,12 +58,7 @@ class KeyMapping:
         if header.is_control or not header.record_count:
             return True
         body = inflate_body(batch, 0, header, max_bytes=MAX_INFLATED_BATCH_BYTES)
-        records = RecordKeys(body, header, values=False)
-        put, keys, bounds, without_key = self._newest.put, records.keys, records.bounds, records.without_key
-        for at, offset in enumerate(records.offsets):
-            if not without_key[at] and not put(keys[bounds[at] : bounds[at + 1]], offset):
-                return False
-        return True
+        return self._newest.put_all(RecordKeys(body, header, values=False))
 
 
 async def map_keys(

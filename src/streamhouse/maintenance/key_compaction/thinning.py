@@ -18,11 +18,13 @@ horizon too. A batch with log-append time has no use for its deltas and keeps th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import compress
 from typing import Protocol
 
 from streamhouse.core.errors import LimitExceeded
 from streamhouse.core.limits import MAX_BATCH_BYTES, MAX_INFLATED_BATCH_BYTES
 from streamhouse.maintenance.compaction.copying import Placed
+from streamhouse.maintenance.key_compaction.key_loops import loops
 from streamhouse.wire.batch import (
     CODEC_MASK,
     DELETE_HORIZON_BIT,
@@ -32,16 +34,20 @@ from streamhouse.wire.batch import (
     join_batch,
     read_header,
 )
-from streamhouse.wire.codecs import codec_of, compress
+from streamhouse.wire.codecs import codec_of
+from streamhouse.wire.codecs import compress as compress_body
 from streamhouse.wire.record_keys import RecordKeys
 from streamhouse.wire.records import inflate_body
-from streamhouse.wire.varint import MAX_INT64, MIN_INT64, append_varint, read_varint, read_varlong
+from streamhouse.wire.varint import MAX_INT64, MIN_INT64
 
 
 class Superseded(Protocol):
     """What is known of newer records."""
 
-    def is_superseded(self, key: bytes, offset: int) -> bool: ...
+    def superseded(self, records: RecordKeys) -> bytes:
+        """One byte for each record: 1 if a newer one of its key is known. What it says of records without a key means
+        nothing."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,34 +111,31 @@ def empty_batch(header: BatchHeader) -> Placed:
     return memoryview(made), read_header(made)
 
 
-def _choose(records: RecordKeys, header: BatchHeader, rule: KeepRule, counts: RecordCounts) -> tuple[bytearray, int]:
+def _choose(records: RecordKeys, header: BatchHeader, rule: KeepRule, counts: RecordCounts) -> tuple[bytes, int]:
     """Which records stay, one byte for each, and how many they are."""
-    is_superseded, keys, bounds = rule.newer.is_superseded, records.keys, records.bounds
-    without_key, without_value = records.without_key, records.without_value
     is_past = bool(header.attributes & DELETE_HORIZON_BIT) and header.base_timestamp <= rule.now_ms
-    kept = bytearray(header.record_count)
-    kept_count = 0
+    keyless = _flags(records.without_key)
+    superseded = _flags(rule.newer.superseded(records)) & ~keyless
+    tombstones = _flags(records.without_value) & ~(keyless | superseded) if is_past else 0
+    kept = _flags(b"\1" * header.record_count) & ~(keyless | superseded | tombstones)
     counts.records += header.record_count
-    for at, offset in enumerate(records.offsets):
-        if without_key[at]:
-            counts.keyless += 1
-        elif is_superseded(keys[bounds[at] : bounds[at + 1]], offset):
-            counts.superseded += 1
-        elif is_past and without_value[at]:
-            counts.tombstones += 1
-        else:
-            kept[at] = 1
-            kept_count += 1
-    return kept, kept_count
+    counts.keyless += keyless.bit_count()
+    counts.superseded += superseded.bit_count()
+    counts.tombstones += tombstones.bit_count()
+    return kept.to_bytes(header.record_count, "little"), kept.bit_count()
 
 
-def _new_horizon_ms(records: RecordKeys, kept: bytearray, header: BatchHeader, rule: KeepRule) -> int | None:
+def _flags(flags: bytes) -> int:
+    """One byte for each record as one number, so that all are compared at once."""
+    return int.from_bytes(flags, "little")
+
+
+def _new_horizon_ms(records: RecordKeys, kept: bytes, header: BatchHeader, rule: KeepRule) -> int | None:
     """None when the batch keeps no tombstone, or has its horizon already."""
-    keeps_tombstone = any(stays and is_null for stays, is_null in zip(kept, records.without_value, strict=True))
-    if header.attributes & DELETE_HORIZON_BIT or not keeps_tombstone:
+    if header.attributes & DELETE_HORIZON_BIT or not _flags(kept) & _flags(records.without_value):
         return None
     horizon_ms = min(rule.now_ms + rule.delete_retention_ms, MAX_INT64)
-    oldest_ms = min(time_ms for at, time_ms in enumerate(records.timestamps_ms) if kept[at])
+    oldest_ms = min(compress(records.timestamps_ms, kept))
     # Without a horizon the tombstone stays for good. That is safe, and such times are no honest producer's.
     return horizon_ms if oldest_ms - horizon_ms >= MIN_INT64 else None
 
@@ -141,52 +144,27 @@ def _rebuilt(
     body: memoryview,
     header: BatchHeader,
     records: RecordKeys,
-    kept: bytearray,
+    kept: bytes,
     kept_count: int,
     horizon_ms: int | None,
 ) -> bytes:
     has_own_times = header.timestamp_type is TimestampType.CREATE_TIME
     shift_ms = header.base_timestamp - horizon_ms if horizon_ms is not None and has_own_times else 0
-    kept_body = _kept_records(body, kept, shift_ms)
+    kept_body = loops.kept_records(body, kept, shift_ms)
     if len(kept_body) > MAX_INFLATED_BATCH_BYTES:
         raise _too_large(header, len(kept_body), MAX_INFLATED_BATCH_BYTES)
-    payload = compress(codec_of(header.codec), kept_body)
+    payload = compress_body(codec_of(header.codec), kept_body)
     size = HEADER_BYTES + memoryview(payload).nbytes
     if size > MAX_BATCH_BYTES:
         raise _too_large(header, size, MAX_BATCH_BYTES)
-    times_ms = (time_ms for at, time_ms in enumerate(records.timestamps_ms) if kept[at])
     return _joined(
         payload,
         header,
         attributes=header.attributes | (0 if horizon_ms is None else DELETE_HORIZON_BIT),
         base_timestamp=header.base_timestamp if horizon_ms is None else horizon_ms,
-        max_timestamp=max(times_ms) if has_own_times else header.max_timestamp,
+        max_timestamp=max(compress(records.timestamps_ms, kept)) if has_own_times else header.max_timestamp,
         record_count=kept_count,
     )
-
-
-def _kept_records(body: memoryview, kept: bytearray, shift_ms: int) -> bytearray:
-    """The bytes of the records that stay; ``shift_ms`` is added to their timestamp deltas."""
-    out = bytearray()
-    position, end = 0, len(body)
-    for stays in kept:
-        length, start = read_varint(body, position, end)
-        after = start + length
-        if stays and shift_ms:
-            _append_shifted(out, body[start:after], shift_ms)
-        elif stays:
-            out += body[position:after]
-        position = after
-    return out
-
-
-def _append_shifted(out: bytearray, record: memoryview, shift_ms: int) -> None:
-    delta_ms, rest = read_varlong(record, 1, len(record))
-    shifted = bytearray(record[:1])
-    append_varint(shifted, delta_ms + shift_ms)
-    append_varint(out, len(shifted) + len(record) - rest)
-    out += shifted
-    out += record[rest:]
 
 
 def _joined(
