@@ -4,7 +4,8 @@
     consume     the whole topic once, from the start        {"records", "bytes", "wall_s", "cpu_s"}
     latency     --rate records a second for --seconds       {"p50_ms", "p99_ms", "p999_ms"}
 
-Payloads are half random, half text: repetitive ones would compress 45:1 and measure nothing. Prints one JSON line.
+Payloads are half random, half text: repetitive ones would compress 45:1 and measure nothing. With --keys, records of
+`latency` have so many keys, one after the other. Prints one JSON line.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def latency(arguments: argparse.Namespace) -> dict[str, float]:
     producer = producer_of(arguments)
     values = payloads(arguments.size)
     taken: list[float] = []
-    producer.produce(arguments.topic, values[0])
+    producer.produce(arguments.topic, values[0], b"first" if arguments.keys else None)
     producer.flush(30)
     began = time.perf_counter()
     sent, total = 0, int(arguments.seconds * arguments.rate)
@@ -121,7 +122,8 @@ def latency(arguments: argparse.Namespace) -> dict[str, float]:
                     raise SystemExit(str(error))
                 taken.append(time.perf_counter() - at)
 
-            producer.produce(arguments.topic, values[number % _PAYLOADS], on_delivery=on_delivery)
+            key = b"key-%d" % (number % arguments.keys) if arguments.keys else None
+            producer.produce(arguments.topic, values[number % _PAYLOADS], key, on_delivery=on_delivery)
         sent = due
         producer.poll(0.0005)
     producer.flush(30)
@@ -149,6 +151,7 @@ def main() -> None:
     parser.add_argument("--acks", default="all")
     parser.add_argument("--codec", default="none")
     parser.add_argument("--linger-ms", type=float, default=5)
+    parser.add_argument("--keys", type=int, default=0)
     parser.add_argument("--idempotent", action="store_true")
     arguments = parser.parse_args()
     work = {"produce": produce, "consume": consume, "latency": latency}[arguments.work]
