@@ -89,7 +89,7 @@ class Door:
         return {"records": records, "high_watermark": found.high_watermark}
 
     async def op_create(self, topic: str, partitions: int) -> Answer:
-        created = await self._sh.create_topic(topic, partitions)
+        created = await self._sh.create_topic(topic, partitions, configs={"retention.ms": "-1"})
         return {"topic_id": topic_id_text(created.topic_id)}
 
     async def op_flush(self) -> Answer:

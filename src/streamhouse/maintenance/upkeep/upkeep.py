@@ -41,8 +41,6 @@ from streamhouse.objectstore.contract import ObjectStore
 
 _log = logging.getLogger(__name__)
 
-_FIRST_LOOK_S: Final = 10.0
-"""After the start, which has better things to do: partitions are opened and clients come back."""
 _LOOK_S: Final = 0.02
 """How often the written bytes are compared with the smallest size limit."""
 _LOOK_AT_LIMITS_MS: Final = 200
@@ -159,7 +157,8 @@ class Upkeep:
                 keep_bytes=options.dereferenced_keep_bytes,
                 oldest_stamp_ms=lambda: self._leading.oldest_stamp_ms,
             )
-        first_ms = clock.boot_ms() + int(_FIRST_LOOK_S * 1000)
+        # Not at the start, which has better things to do: partitions are opened and clients come back.
+        first_ms = clock.boot_ms() + int(1000 * self._jittered_s(options.retention_interval_ms))
         self._schedule = RetentionSchedule(interval_ms=options.retention_interval_ms, due_ms=first_ms)
         self._limit_bytes: int | None = None
         self._limit_due_ms = 0
