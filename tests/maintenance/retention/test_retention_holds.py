@@ -33,7 +33,7 @@ async def test_offsets_are_read_once_a_pass(backend: Backend) -> None:
     assert await holds.slowest(log.key) == ReaderPlace(offset=1, reader="query")
     await commit(backend, "query", log.key, 2)
     assert await holds.slowest(log.key) == ReaderPlace(offset=1, reader="query")
-    holds.new_pass()
+    await holds.new_pass()
     assert await holds.slowest(log.key) == ReaderPlace(offset=2, reader="query")
 
 

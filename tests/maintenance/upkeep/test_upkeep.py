@@ -6,13 +6,14 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import NoReturn
 from uuid import UUID
 
 import pytest
 
 from streamhouse.app.log_parts import upkeep_options
 from streamhouse.app.platform import StreamHouse
-from streamhouse.core.errors import OffsetOutOfRange
+from streamhouse.core.errors import MetadataUnavailable, OffsetOutOfRange
 from streamhouse.core.limits import MIB
 from streamhouse.core.settings import resolve
 from streamhouse.log.offload import InlineOffload
@@ -169,3 +170,27 @@ async def test_p_4_a_compacted_topic_keeps_the_newest_record_of_each_key_by_itse
             (19, b"k1", b"19"),
         ]
         assert len(records) <= 3
+
+
+async def test_a_retention_pass_that_fails_is_counted_and_tried_again(tmp_path: Path) -> None:
+    async with StreamHouse.open(data_dir=str(tmp_path), **OFTEN) as api:
+        await api.create_topic("orders", 1)
+        upkeep, metadata = upkeep_of(api), api.stores.metadata
+        list_topics = metadata.list_topics
+
+        async def no_answer() -> NoReturn:
+            raise MetadataUnavailable("the test says so")
+
+        metadata.list_topics = no_answer  # type: ignore[method-assign]
+
+        async def has_failed() -> bool:
+            return upkeep.stats.failed_passes >= 2
+
+        await until(has_failed)
+        metadata.list_topics = list_topics  # type: ignore[method-assign]
+        before = upkeep.stats.retention_passes
+
+        async def has_passed() -> bool:
+            return upkeep.stats.retention_passes > before
+
+        await until(has_passed)

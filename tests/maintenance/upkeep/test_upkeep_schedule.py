@@ -4,35 +4,55 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from streamhouse.maintenance.upkeep.pace import Pace
-from streamhouse.maintenance.upkeep.schedule import RetentionSchedule
+from streamhouse.maintenance.upkeep.schedule import RetentionDue, RetentionSchedule
 
 LIMIT = 1_600
 
 
-def schedule() -> RetentionSchedule:
+def schedule(*, took_ms: int = 0) -> RetentionSchedule:
     made = RetentionSchedule(interval_ms=10_000, due_ms=1_000)
-    made.passed(now_ms=1_000, written_bytes=500)
+    made.begins(RetentionDue.ALL, now_ms=1_000, committed_bytes=500)
+    made.ended(now_ms=1_000 + took_ms, took_ms=took_ms)
     return made
 
 
-def test_s3_2_a_pass_is_due_at_its_interval_whatever_was_written() -> None:
+def test_s3_2_a_pass_over_all_is_due_at_its_interval_whatever_was_written() -> None:
     fresh = RetentionSchedule(interval_ms=10_000, due_ms=1_000)
-    assert not fresh.is_due(now_ms=999, written_bytes=0, limit_bytes=None)
-    assert fresh.is_due(now_ms=1_000, written_bytes=0, limit_bytes=None)
+    assert fresh.due(now_ms=999, committed_bytes=0, limit_bytes=None) is None
+    assert fresh.due(now_ms=1_000, committed_bytes=0, limit_bytes=None) is RetentionDue.ALL
     passed = schedule()
-    assert not passed.is_due(now_ms=10_999, written_bytes=10**9, limit_bytes=None)
-    assert passed.is_due(now_ms=11_000, written_bytes=500, limit_bytes=None)
+    assert passed.due(now_ms=10_999, committed_bytes=10**9, limit_bytes=None) is None
+    assert passed.due(now_ms=11_000, committed_bytes=500, limit_bytes=None) is RetentionDue.ALL
 
 
-def test_s3_2_a_pass_is_due_once_a_thirty_second_of_the_smallest_size_limit_was_written() -> None:
-    assert not schedule().is_due(now_ms=2_000, written_bytes=550, limit_bytes=LIMIT)
-    assert schedule().is_due(now_ms=2_000, written_bytes=551, limit_bytes=LIMIT)
+def test_s3_2_an_early_pass_is_due_once_a_thirty_second_of_the_smallest_size_limit_was_committed() -> None:
+    assert schedule().due(now_ms=2_000, committed_bytes=550, limit_bytes=LIMIT) is None
+    assert schedule().due(now_ms=2_000, committed_bytes=551, limit_bytes=LIMIT) is RetentionDue.LIMITED
 
 
-def test_a_tiny_limit_does_not_make_passes_without_end() -> None:
-    assert not schedule().is_due(now_ms=1_049, written_bytes=10**9, limit_bytes=0)
-    assert schedule().is_due(now_ms=1_050, written_bytes=10**9, limit_bytes=0)
+def test_an_early_pass_does_not_put_off_the_pass_over_all() -> None:
+    made = schedule()
+    made.begins(RetentionDue.LIMITED, now_ms=9_000, committed_bytes=10**6)
+    made.ended(now_ms=9_000, took_ms=0)
+    assert made.due(now_ms=10_999, committed_bytes=10**6, limit_bytes=LIMIT) is None
+    assert made.due(now_ms=11_000, committed_bytes=10**6, limit_bytes=LIMIT) is RetentionDue.ALL
+
+
+@pytest.mark.parametrize(("took_ms", "pause_ms"), [(0, 50), (10, 50), (100, 400)])
+def test_early_passes_have_a_distance_that_grows_with_what_a_pass_takes(took_ms: int, pause_ms: int) -> None:
+    ended_ms = 1_000 + took_ms
+    assert schedule(took_ms=took_ms).due(now_ms=ended_ms + pause_ms - 1, committed_bytes=10**9, limit_bytes=0) is None
+    assert schedule(took_ms=took_ms).due(now_ms=ended_ms + pause_ms, committed_bytes=10**9, limit_bytes=0) is not None
+
+
+def test_after_a_failure_all_is_tried_again_after_the_pause_and_nothing_before() -> None:
+    made = schedule()
+    made.failed(now_ms=2_000, pause_ms=3_000)
+    assert made.due(now_ms=4_999, committed_bytes=10**9, limit_bytes=0) is None
+    assert made.due(now_ms=5_000, committed_bytes=0, limit_bytes=None) is RetentionDue.ALL
 
 
 async def test_compaction_reads_no_faster_than_its_rate() -> None:

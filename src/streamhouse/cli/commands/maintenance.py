@@ -159,7 +159,8 @@ def _run(step: Pass, settings: Settings, topics: list[str] | None, output: Outpu
         raise end.error
     code = step.exit_code()
     if end.interrupted and code is not ExitCode.DAMAGED:
-        note("interrupted: what is shown was done, and what was under way may be; the next pass does the rest")
+        rest = "verify begins anew" if step.name == "verify" else "the next pass does the rest"
+        note(f"interrupted: what is shown was done, and what was under way may be; {rest}")
         code = ExitCode.INTERRUPTED
     if code is not ExitCode.OK:
         raise typer.Exit(code)
@@ -210,7 +211,7 @@ def _cell(what: str, value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"${value:,.6f}"
+        return f"${round(value, 6) + 0.0:,.6f}"
     if isinstance(value, int) and not what.endswith(("_offset", "_ms", "partition")):
         return f"{value:,}"
     return str(value)

@@ -76,6 +76,7 @@ class LeasedLog:
         self._budget = WriteBudget(options.max_buffer_bytes, urge=self._urge)
         self._urged = False
         self._refused_for_room = False
+        self._limited_bytes = 0
         self._held = HeldFrames(
             metadata=metadata,
             wal=wal,
@@ -172,9 +173,9 @@ class LeasedLog:
         return self._committer.outages()
 
     @property
-    def written_bytes(self) -> int:
-        """The bytes of all batches that were appended here since the start."""
-        return self.stats.appended_bytes
+    def limited_bytes(self) -> int:
+        """The bytes that were committed here since the start, of partitions with a size limit."""
+        return self._limited_bytes
 
     @property
     def writes_wait(self) -> bool:
@@ -223,12 +224,9 @@ class LeasedLog:
     def led_keys(self) -> set[PartitionKey]:
         return {key for key, found in self._partitions.items() if found.phase in (Phase.OPEN, Phase.ADOPTING)}
 
-    def smallest_size_limit(self) -> int | None:
-        """The smallest ``retention.bytes`` of the partitions led here; None when none has a limit."""
-        configs = (found.config for found in self._partitions.values())
-        return min(
-            (each.retention_bytes for each in configs if each.deletes and each.retention_bytes >= 0), default=None
-        )
+    def size_limits(self) -> dict[PartitionKey, int]:
+        """``retention.bytes`` of each partition led here that has such a limit."""
+        return {key: found.config.retention_bytes for key, found in self._partitions.items() if _has_size_limit(found)}
 
     def partition(self, key: PartitionKey) -> PartitionLog | None:
         """The partition if it is led here and served."""
@@ -429,6 +427,8 @@ class LeasedLog:
         self._urged = False
         self._wal.settle(lsns_of(chunk.batches))
         self.stats.committed_batches += len(chunk.batches)
+        if _has_size_limit(partition):
+            self._limited_bytes += chunk.size_bytes
         if self._options.durability is Durability.OBJECT:
             self._tail.publish(partition.key, chunk.base_offset, [batch.data for batch in chunk.batches])
 
@@ -464,3 +464,7 @@ class LeasedLog:
         """Only a bug leads here. The partitions concerned cannot go on: their order of commits is broken."""
         for key in [key for key, partition in self._partitions.items() if partition.frozen or partition.pending]:
             self.give_up(key, f"a flush failed unexpectedly: {error!r}")
+
+
+def _has_size_limit(partition: PartitionLog) -> bool:
+    return partition.config.deletes and partition.config.retention_bytes >= 0

@@ -40,9 +40,12 @@ class GroupHolds:
         self._metadata = metadata
         self._reading: asyncio.Task[dict[PartitionKey, ReaderPlace]] | None = None
 
-    def new_pass(self) -> None:
-        """What was read before may be out of date."""
-        self._reading = None
+    async def new_pass(self) -> None:
+        """Forget what was read, which may be out of date, and end a reading that is still under way."""
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
 
     async def slowest(self, key: PartitionKey) -> ReaderPlace | None:
         """Raises what the store raises: then nothing is known of the readers."""

@@ -171,7 +171,7 @@ class Retention:
         """
         topics = await self._metadata.list_topics()
         self._now_ms = await self._metadata.now_ms()
-        self._groups.new_pass()
+        await self._groups.new_pass()
         targets = [target for topic in topics for target in self._targets(topic)]
         self._forget_all_but({target.key for target in targets})
         targets = [target for target in targets if wanted(target.topic, target.partition)]
@@ -195,6 +195,7 @@ class Retention:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
+            await self._groups.new_pass()
 
     async def apply(self, item: RetentionItem) -> bool:
         """Move the log start as planned, now or later. False if the topic was altered since: then plan anew.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -33,7 +33,7 @@ from streamhouse.maintenance.key_compaction.compactor import KeyCompactor, KeyCo
 from streamhouse.maintenance.retention.passes import Retention, RetentionSummary
 from streamhouse.maintenance.upkeep.disk_space import DiskSpace
 from streamhouse.maintenance.upkeep.pace import Pace
-from streamhouse.maintenance.upkeep.schedule import RetentionSchedule
+from streamhouse.maintenance.upkeep.schedule import RetentionDue, RetentionSchedule
 from streamhouse.maintenance.vacuum.options import VacuumOptions
 from streamhouse.maintenance.vacuum.vacuum import Vacuum
 from streamhouse.metadata.contract import MetadataStore
@@ -42,7 +42,7 @@ from streamhouse.objectstore.contract import ObjectStore
 _log = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.02
-"""How often the written bytes are compared with the smallest size limit."""
+"""How often the committed bytes are compared with the smallest size limit."""
 _LOOK_AT_LIMITS_MS: Final = 200
 """How often the smallest size limit is looked for. It takes a microsecond for each partition, so with very many of them
 it is looked for more rarely: it takes half a percent of one core at most."""
@@ -57,11 +57,13 @@ class TendedLog(Protocol):
 
     def led_keys(self) -> set[PartitionKey]: ...
 
-    def smallest_size_limit(self) -> int | None: ...
+    def size_limits(self) -> dict[PartitionKey, int]:
+        """``retention.bytes`` of each partition led here that has such a limit."""
+        ...
 
     @property
-    def written_bytes(self) -> int:
-        """All bytes that were written here since the start."""
+    def limited_bytes(self) -> int:
+        """The bytes that were committed here since the start, of partitions with a size limit."""
         ...
 
     @property
@@ -179,11 +181,26 @@ class Upkeep:
     # Retention.
 
     async def _retention_step(self) -> None:
-        await self._until_retention_is_due()
-        self._schedule.passed(now_ms=self._clock.boot_ms(), written_bytes=self._leading.written_bytes)
-        led = self._leading.led_keys()
+        due = await self._until_retention_is_due()
+        began_ms = self._clock.boot_ms()
+        self._schedule.begins(due, now_ms=began_ms, committed_bytes=self._leading.limited_bytes)
+        try:
+            await self._retain(
+                self._leading.led_keys() if due is RetentionDue.ALL else self._leading.size_limits().keys()
+            )
+        except Exception:
+            self.stats.failed_passes += 1
+            self._failures += 1
+            pause_s = _RETRY.pause_s(self._failures, self._randomness)
+            self._schedule.failed(now_ms=self._clock.boot_ms(), pause_ms=int(1000 * pause_s))
+            raise
+        self._failures = 0
+        now_ms = self._clock.boot_ms()
+        self._schedule.ended(now_ms=now_ms, took_ms=now_ms - began_ms)
+
+    async def _retain(self, keys: Collection[PartitionKey]) -> None:
         summary = await self._retention.run(
-            wanted=lambda topic, partition: PartitionKey(topic.topic_id, partition) in led
+            wanted=lambda topic, partition: PartitionKey(topic.topic_id, partition) in keys
         )
         self._count_retention(summary)
         if summary.moved and self.disk_space is not None:
@@ -191,20 +208,21 @@ class Upkeep:
         if summary.failures:
             raise PassIncomplete(f"retention of {summary.failed} partitions failed: {summary.failures[0]}")
 
-    async def _until_retention_is_due(self) -> None:
+    async def _until_retention_is_due(self) -> RetentionDue:
         while True:
-            if self._retention_is_due():
-                return
+            due = self._retention_due()
+            if due is not None:
+                return due
             await asyncio.sleep(_LOOK_S if self._limit_bytes is not None else 10 * _LOOK_S)
 
-    def _retention_is_due(self) -> bool:
+    def _retention_due(self) -> RetentionDue | None:
         now_ms = self._clock.boot_ms()
         if now_ms >= self._limit_due_ms:
-            self._limit_bytes = self._leading.smallest_size_limit()
+            self._limit_bytes = min(self._leading.size_limits().values(), default=None)
             took_ms = self._clock.boot_ms() - now_ms
             self._limit_due_ms = now_ms + max(_LOOK_AT_LIMITS_MS, _LIMITS_SHARE * took_ms)
-        return self._schedule.is_due(
-            now_ms=now_ms, written_bytes=self._leading.written_bytes, limit_bytes=self._limit_bytes
+        return self._schedule.due(
+            now_ms=now_ms, committed_bytes=self._leading.limited_bytes, limit_bytes=self._limit_bytes
         )
 
     def _count_retention(self, summary: RetentionSummary) -> None:
