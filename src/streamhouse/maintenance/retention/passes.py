@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
@@ -27,7 +27,7 @@ from typing import Final
 
 from streamhouse.core import topic_config
 from streamhouse.core.errors import PartitionNotFound, StreamHouseError, TopicNotFound, as_result
-from streamhouse.core.ids import PartitionKey
+from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.maintenance.retention.holds import GroupHolds, ReaderHold
 from streamhouse.maintenance.retention.plan import EntrySum, RetentionItem, RetentionWalk
 from streamhouse.maintenance.retention.rule import RetentionRule, retention_rule
@@ -172,9 +172,8 @@ class Retention:
         topics = await self._metadata.list_topics()
         self._now_ms = await self._metadata.now_ms()
         await self._groups.new_pass()
-        targets = [target for topic in topics for target in self._targets(topic)]
-        self._forget_all_but({target.key for target in targets})
-        targets = [target for target in targets if wanted(target.topic, target.partition)]
+        self._forget_all_but({topic.topic_id: topic.partition_count for topic in topics})
+        targets = [target for topic in topics for target in self._targets(topic, wanted)]
         count = 0
         running: dict[asyncio.Task[_RetentionDone], _RetentionTarget] = {}
         try:
@@ -221,18 +220,21 @@ class Retention:
         )
         return True
 
-    def _targets(self, topic: Topic) -> Iterator[_RetentionTarget]:
+    def _targets(self, topic: Topic, wanted: Wanted) -> Iterator[_RetentionTarget]:
+        partitions = [partition for partition in range(topic.partition_count) if wanted(topic, partition)]
+        if not partitions:
+            return
         rule, unreadable = None, None
         try:
             rule = retention_rule(topic_config.effective(topic.configs))
         except StreamHouseError as error:
             unreadable = as_result(error)
-        for partition in range(topic.partition_count):
+        for partition in partitions:
             yield _RetentionTarget(topic=topic, partition=partition, rule=rule, error=unreadable)
 
-    def _forget_all_but(self, alive: set[PartitionKey]) -> None:
+    def _forget_all_but(self, partition_counts: Mapping[TopicId, int]) -> None:
         for remembered in (self._estimates, self._finished_at_ms):
-            for key in [key for key in remembered if key not in alive]:
+            for key in [key for key in remembered if key.partition >= partition_counts.get(key.topic_id, 0)]:
                 del remembered[key]
 
     async def _look(

@@ -14,8 +14,8 @@ from typing import Final
 
 _SHARE_OF_LIMIT: Final = 32
 _SHORTEST_MS: Final = 50
-_REST: Final = 4
-"""After an early pass, so many times its duration passes before the next: it takes a fifth of one core at most."""
+_REST: Final = 1
+"""After an early pass, so many times its duration passes before the next: it takes half of one core at most."""
 
 
 class RetentionDue(Enum):
