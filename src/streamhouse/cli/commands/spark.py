@@ -17,7 +17,7 @@ from streamhouse.spark.shim import ARCHIVE_DIRECTORY
 def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="What a Spark cluster needs of StreamHouse.")
     group.command("pack")(pack)
-    spark_maintenance.register(group)
+    spark_maintenance.add_commands(group)
     app.add_typer(group, name="spark")
 
 

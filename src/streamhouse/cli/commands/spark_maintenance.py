@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -46,9 +46,12 @@ from streamhouse.maintenance.vacuum.vacuum import OnProgress, Vacuum
 from streamhouse.maintenance.verify import Tell, Verifier, VerifyDepth, VerifyOptions
 from streamhouse.metadata.contract import Topic
 from streamhouse.spark.definitions.service import place_of
-
-if TYPE_CHECKING:
-    from streamhouse.spark.maintenance.jobs import SparkTasks
+from streamhouse.spark.maintenance.compaction import SparkCompactor
+from streamhouse.spark.maintenance.jobs import SparkTasks, check_master, reason_of, task_cluster
+from streamhouse.spark.maintenance.key_compaction import SparkKeyCompactor
+from streamhouse.spark.maintenance.retention import SparkRetention
+from streamhouse.spark.maintenance.vacuum import SparkVacuum
+from streamhouse.spark.maintenance.verify import SparkVerifier
 
 _RULES: Final = CompactionRules()
 _KEY_RULES: Final = KeyRules()
@@ -58,7 +61,7 @@ Master = Annotated[
 ]
 
 
-def register(group: typer.Typer) -> None:
+def add_commands(group: typer.Typer) -> None:
     commands: dict[str, Callable[..., None]] = {
         "compact": compact,
         "key-compact": key_compact,
@@ -222,12 +225,10 @@ class SparkPasses(MaintenancePasses):
     key_rules: KeyRules = _KEY_RULES
 
     def retention(self) -> Retention:
-        from streamhouse.spark.maintenance.retention import SparkRetention
 
         return SparkRetention(metadata=self.stores.metadata, tasks=self.tasks)
 
     def compactor(self, rules: CompactionRules) -> Compactor:
-        from streamhouse.spark.maintenance.compaction import SparkCompactor
 
         return SparkCompactor(
             metadata=self.stores.metadata,
@@ -241,7 +242,6 @@ class SparkPasses(MaintenancePasses):
         )
 
     def key_compactor(self) -> KeyCompactor:
-        from streamhouse.spark.maintenance.key_compaction import SparkKeyCompactor
 
         return SparkKeyCompactor(
             metadata=self.stores.metadata,
@@ -255,7 +255,6 @@ class SparkPasses(MaintenancePasses):
         )
 
     def vacuum(self, options: VacuumOptions, *, on_progress: OnProgress | None = None) -> Vacuum:
-        from streamhouse.spark.maintenance.vacuum import SparkVacuum
 
         return SparkVacuum(
             metadata=self.stores.metadata,
@@ -266,7 +265,6 @@ class SparkPasses(MaintenancePasses):
         )
 
     def verifier(self, options: VerifyOptions, *, tell: Tell) -> Verifier:
-        from streamhouse.spark.maintenance.verify import SparkVerifier
 
         return SparkVerifier(
             metadata=self.stores.metadata,
@@ -293,7 +291,6 @@ async def spark_passes(
     place: SparkPlace, maintenance: MaintenancePasses, tell: SetProgress
 ) -> AsyncIterator[SparkPasses]:
     """Start Spark, and stop it at the end. Raises StreamHouseError when it does not start."""
-    from streamhouse.spark.maintenance.jobs import SparkTasks, check_master, task_cluster
 
     address = place_of(place.settings).address
     check_master(place.master, address)
@@ -330,8 +327,6 @@ def _start(place: SparkPlace) -> Any:
     except (StreamHouseError, ModuleNotFoundError):
         raise
     except Exception as error:  # Py4J has no common class for what a start may fail with
-        from streamhouse.spark.maintenance.jobs import reason_of
-
         raise StreamHouseError(
             f"Spark did not start on {place.master[:80]}: {reason_of(str(error))}", hint="check --master and --conf"
         ) from error
