@@ -233,7 +233,7 @@ async def test_only_so_many_partitions_are_worked_on_at_a_time(
         await write(await led(backend, f"topic-{number}"), 100, age_ms=2 * DAY_MS)
     store = watched(backend.store)
     assert (await Retention(metadata=store).run()).moved == 9
-    assert store.most_at_once == 3
+    assert 2 <= store.most_at_once <= 3
 
 
 async def test_a_reader_holds_records_until_the_limit(backend: Backend) -> None:
