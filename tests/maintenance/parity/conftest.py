@@ -51,6 +51,6 @@ def streamhouse_broker(
         yield broker
 
 
-# One story kept a record more than expected once on a loaded machine, and why is not known yet. Until it is, these run on
-# request: PARITY=1 make test ARGS=tests/maintenance/parity
+# One story kept a record more than expected once on a loaded machine, and why is not known yet. Until it is, these run
+# on request: PARITY=1 make test ARGS=tests/maintenance/parity
 collect_ignore_glob = [] if os.environ.get("PARITY") else ["test_*.py"]
