@@ -57,6 +57,7 @@ BUSY = (
 )
 """Files that take long and compute all the time, the longest first."""
 WAITING = (
+    "maintenance/parity/test_parity_with_kafka.py",
     "chaos/test_chaos_command.py",
     "e2e/test_e2e_kill.py",
     "app/test_damaged_objects.py",

@@ -267,6 +267,7 @@ class WrittenLog:
         byte_length: int,
     ) -> None:
         metadata, append_id = self.ground.metadata, self.ground.backend.append_id()
+        self.batches += made  # before the commit returns: readers beside this may see them earlier than it does
         runs = tuple(run_of(validate(batch)) for batch in made)
         if self.leaderless:
             loose = LeaderlessSlice(
@@ -289,7 +290,6 @@ class WrittenLog:
         assert outcome.verdict is Verdict.COMMITTED, outcome
         assert outcome.end_offset - self.next_offset + 1 == sum(run.record_count for run in runs)
         self.next_offset = outcome.end_offset + 1
-        self.batches += made
 
 
 async def damage(ground: Ground, entry: Entry, *, at: int | None = None) -> None:
