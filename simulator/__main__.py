@@ -83,6 +83,7 @@ def _replay(seed: int, mutants: Sequence[Mutant], *, trace: bool) -> int:
             f"seed {seed}, {name}: {'passed' if outcome.passed else 'FAILED'}; trace {outcome.trace},"
             f" {outcome.steps} steps, {outcome.virtual_ms:.0f} ms, {outcome.acknowledged} of {outcome.writes} writes"
             f" acknowledged, {outcome.reads} reads, {outcome.leaderships} leaderships"
+            f", {outcome.compactions} compactions, {outcome.trims} trims, {outcome.objects_deleted} objects deleted"
         )
         _show_anomalies(outcome)
         failed += not outcome.passed

@@ -11,7 +11,7 @@ import asyncio
 import errno
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from simulator.disk import SimDisk
 from simulator.history import DiskLost, GivenUp, TakenBatch
@@ -37,6 +37,7 @@ from streamhouse.log.leased.log import LeasedLog
 from streamhouse.log.leased.partition import PartitionLog
 from streamhouse.log.leased.recovery import HeldFrame, held_by_partition
 from streamhouse.log.leased.writing import Append
+from streamhouse.log.offload import InlineOffload
 from streamhouse.log.reader.options import ReaderOptions
 from streamhouse.log.reader.reader import LogReader
 from streamhouse.log.tail import TailCache
@@ -44,6 +45,7 @@ from streamhouse.log.wal import TaskPump, Wal, open_wal
 from streamhouse.maintenance.adoptions import Adoptions
 from streamhouse.maintenance.flush_requests import FlushRequests
 from streamhouse.maintenance.topic_watch import TopicWatch
+from streamhouse.maintenance.upkeep import Upkeep
 from streamhouse.metadata.contract import AgentInfo, Durability, WriteMode
 from streamhouse.objectstore.retries import RetryingStore
 from streamhouse.wire.buffers import BytesLike
@@ -70,11 +72,14 @@ class Parts:
     topics: TopicWatch
     flushes: FlushRequests
     adoptions: Adoptions
+    upkeep: Upkeep | None
 
     async def stop(self) -> None:
         """Stop the parts in the order of app/log_parts.py."""
         self.log.limit_closing(_STOP_TIMEOUT_S)
         await self.member.stop()
+        if self.upkeep is not None:
+            await self.upkeep.close()
         for part in (self.view, self.adoptions, self.flushes, self.topics, self.reader, self.log, self.wal):
             await part.close()
 
@@ -93,6 +98,12 @@ class Described:
 
     agents: Sequence[str]
     leaders: Mapping[PartitionKey, str]
+
+
+class ReadAnswer(NamedTuple):
+    records: list[tuple[int, str]]
+    next_offset: int
+    """Where the reader goes on: as real clients do, behind the last batch, even if key compaction has emptied it."""
 
 
 class ServerSide:
@@ -145,6 +156,8 @@ class SimAgent:
         self.stopping: Lane | None = None
         """The process that was asked to stop; without room for its last frames it fails instead."""
         self.parts: Parts | None = None
+        self._log: LeasedLog | None = None
+        """That of the last process, also while it starts."""
         self.runs = 0
         self.rotten = False
         self.connections: list[SimConnection] = []
@@ -198,6 +211,12 @@ class SimAgent:
             self.trap = None
             self.world.note(f"{self.name} has reached: {step} {stage}")
             self.world.loop.world.call_later(0, trap.springs)
+
+    def hours_pass(self, by_ms: int) -> None:
+        """Its wall clock goes on. Its boot clock does not, so what it has measured by it long ago is measured anew."""
+        self.clock.set_wall(by_ms)
+        if self._log is not None:
+            self._log._committer.stamps._measured_boot_ms = None
 
     def lose_disk(self) -> None:
         self.kill()
@@ -294,6 +313,7 @@ class SimAgent:
             on_dropped=owner.dropped,
             on_given_up=self._gave_up,
         )
+        self._log = log
         self._watch_appends(log)
         wrong = self._ledger.judge((frame.lsn, frame.payload) for frame in recovered.frames())
         if wrong and not self.rotten:
@@ -357,6 +377,20 @@ class SimAgent:
         )
         if scenario.sinks:
             adoptions.start()
+        upkeep: Upkeep | None = None
+        if scenario.maintenance is not None:
+            upkeep = Upkeep(
+                metadata=self._metadata,
+                objects=objects,
+                leading=log,
+                offload=InlineOffload(),
+                clock=self.clock,
+                randomness=dice,
+                owner=self.name,
+                options=scenario.maintenance.upkeep,
+                report=member.report,
+            )
+            upkeep.start()
         return Parts(
             wal=wal,
             log=log,
@@ -368,6 +402,7 @@ class SimAgent:
             topics=topics,
             flushes=flushes,
             adoptions=adoptions,
+            upkeep=upkeep,
         )
 
     def _gave_up(self, key: PartitionKey, frames: Sequence[HeldFrame]) -> None:
@@ -484,17 +519,19 @@ class SimAgent:
             raise NotLeader(self.name, current_leader=None)
         return self.parts
 
-    async def read(self, key: PartitionKey, offset: int, max_wait_ms: int) -> list[tuple[int, str]]:
+    async def read(self, key: PartitionKey, offset: int, max_wait_ms: int) -> ReadAnswer:
         result = await self._serving().reader.read(key, offset, max_bytes=2000, max_wait_ms=max_wait_ms)
         records: list[tuple[int, str]] = []
+        next_offset = offset
         try:
             for run in result.batches:
                 for batch in batches_in(bytes(run)):
-                    records += ((batch.base_offset + place, value) for place, value in enumerate(batch.values))
+                    records += ((batch.base_offset + record.delta, record.value) for record in batch.records)
+                    next_offset = batch.base_offset + batch.last_delta + 1
         except Unreadable as error:
             self.world.problem(f"{self.name} serves from offset {offset} of {key} what is no batch: {error}")
-            return []
-        return [(at, value) for at, value in records if at >= offset]
+            return ReadAnswer([], offset)
+        return ReadAnswer([(at, value) for at, value in records if at >= offset], next_offset)
 
     async def log_start(self, key: PartitionKey) -> int:
         return (await self._serving().reader.end_offsets(key)).log_start_offset

@@ -14,48 +14,31 @@ Shares no code with the engine. It checks these rules:
   beyond the offset where the next one began (R1).
 * What was read once can be read again.
 * No agent takes a write after another has begun to lead (R20).
+* What maintenance takes away it may take away (checker_removals.py).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
 
-from simulator.history import ACKS_ALL, Key, Led, Leftovers, RawEntry, RawPartition, SimHistory, Write
+from simulator.anomalies import Kind, SimAnomaly
+from simulator.checker_removals import judge_removals, thinned_by
+from simulator.history import (
+    ACKS_ALL,
+    Key,
+    Led,
+    Leftovers,
+    LoggedRecord,
+    RawEntry,
+    RawPartition,
+    SimHistory,
+    Write,
+)
 from simulator.rawbytes import RawBatch, Unreadable, batches_in, batches_in_segment
 
 STORE_CLOCK_GRACE_MS = 10_000
 """How long after the metadata's clock jumped a local deadline may be wrong: longer than any simulated lease."""
-
-
-class Kind(StrEnum):
-    LOST = "lost"
-    DUPLICATED = "duplicated"
-    REORDERED = "reordered"
-    WRONG_OFFSET = "wrong offset"
-    TORN = "torn batch"
-    PHANTOM = "phantom"
-    NOT_DENSE = "not dense"
-    STALE_EPOCH = "stale epoch"
-    STALE_LEADER = "stale leader"
-    MISSING_OBJECT = "missing object"
-    BAD_OBJECT = "bad object"
-    UNSTABLE_READ = "unstable read"
-    VANISHED = "vanished"
-    PROBLEM = "problem"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimAnomaly:
-    kind: Kind
-    key: Key | None
-    detail: str
-
-    def __str__(self) -> str:
-        where = f" {self.key[0][:8]}/{self.key[1]}" if self.key else ""
-        return f"{self.kind}{where}: {self.detail}"
 
 
 def check(history: SimHistory, left: Leftovers) -> list[SimAnomaly]:
@@ -76,24 +59,40 @@ def check(history: SimHistory, left: Leftovers) -> list[SimAnomaly]:
         judge.judge_writes()
         judge.judge_reads()
     found += _reads_differ(history)
+    found += judge_removals(history, left)
     found += _stale_commits(history)
     found += _stale_leaders(history)
     return found
 
 
-def records_in(partition: RawPartition, objects: Mapping[str, bytes]) -> dict[int, str]:
-    """What a reader would find, as far as it can be read."""
-    records: dict[int, str] = {}
+def logged_records(partition: RawPartition, objects: Mapping[str, bytes]) -> tuple[dict[int, LoggedRecord], list[str]]:
+    """What a reader would find, as far as it can be read, and what is wrong with the entries that cannot be read."""
+    records: dict[int, LoggedRecord] = {}
+    unreadable: list[str] = []
     for entry in partition.entries:
         try:
-            offset = entry.base_offset
-            for batch in _batches_of(entry, objects):
-                for value in batch.values:
-                    records[offset] = value
-                    offset += 1
-        except (Unreadable, KeyError):
-            continue
-    return records
+            for base_offset, batch in _placed(entry, objects):
+                epoch = batch.leader_epoch if entry.encoding == "strm-v1" else entry.epoch
+                for record in batch.records:
+                    records[base_offset + record.delta] = LoggedRecord(
+                        value=record.value,
+                        key=record.key,
+                        is_tombstone=record.is_tombstone,
+                        time_ms=record.time_ms,
+                        epoch=epoch,
+                        producer=batch.producer,
+                        crc=batch.crc,
+                    )
+        except KeyError:
+            unreadable.append(f"{entry.object_key} is missing")
+        except Unreadable as error:
+            unreadable.append(f"{entry.object_key}: {error}")
+    return records, unreadable
+
+
+def records_in(partition: RawPartition, objects: Mapping[str, bytes]) -> dict[int, str]:
+    """The values of what a reader would find, as far as it can be read."""
+    return {offset: record.value for offset, record in logged_records(partition, objects)[0].items()}
 
 
 class _Judge:
@@ -107,7 +106,11 @@ class _Judge:
         self._writes = writes
         self._starts = starts
         self._found = found
-        self._log: dict[int, str] = dict(history.trimmed.get(key, {}))
+        self._thinned = thinned_by(history, key)
+        self._log: dict[int, str] = {
+            **history.trimmed.get(key, {}),
+            **{offset: value for offset, (value, _) in self._thinned.items()},
+        }
         self._places: defaultdict[str, list[int]] = defaultdict(list)
 
     def _report(self, kind: Kind, detail: str) -> None:
@@ -147,20 +150,44 @@ class _Judge:
         if entry.object_key not in objects:
             self._report(Kind.MISSING_OBJECT, f"{where}: {entry.object_key}")
             return
-        offset = entry.base_offset
+        next_offset, count, found = entry.base_offset, 0, set()
         try:
-            for batch in _batches_of(entry, objects):
-                in_segment = entry.encoding == "strm-v1"
-                if in_segment and (batch.base_offset, batch.leader_epoch) != (offset, entry.epoch):
-                    raise Unreadable(f"a batch of offset {batch.base_offset}, epoch {batch.leader_epoch} at {offset}")
-                for value in batch.values:
-                    self._log[offset] = value
-                    offset += 1
+            for base_offset, batch in _placed(entry, objects):
+                self._check_place(entry, base_offset, next_offset, batch)
+                for record in batch.records:
+                    self._log[base_offset + record.delta] = record.value
+                    found.add(base_offset + record.delta)
+                    count += 1
+                next_offset = base_offset + batch.last_delta + 1
         except Unreadable as error:
             self._report(Kind.BAD_OBJECT, f"{where}, {entry.object_key}: {error}")
             return
-        if offset != entry.end_offset + 1 or offset - entry.base_offset != entry.record_count:
-            self._report(Kind.BAD_OBJECT, f"{where}: {offset - entry.base_offset} records in {entry.object_key}")
+        if next_offset != entry.end_offset + 1 or count != entry.record_count:
+            self._report(Kind.BAD_OBJECT, f"{where}: {count} records up to {next_offset} in {entry.object_key}")
+            return
+        holes = [
+            offset
+            for offset in range(entry.base_offset, entry.end_offset + 1)
+            if offset not in found and offset not in self._thinned
+        ]
+        if holes:
+            self._report(Kind.NOT_DENSE, f"{where}: offsets {holes} are empty, and no compaction has taken them")
+
+    def _check_place(self, entry: RawEntry, base_offset: int, next_offset: int, batch: RawBatch) -> None:
+        """Batches follow each other; only key compaction leaves offsets out. Each keeps its epoch when it is copied."""
+        if entry.encoding != "strm-v1":
+            return
+        wrong_epoch = batch.leader_epoch > entry.epoch if entry.compacted else batch.leader_epoch != entry.epoch
+        skips = base_offset < next_offset or (base_offset > next_offset and not entry.compacted)
+        if wrong_epoch or skips:
+            raise Unreadable(f"a batch of offset {base_offset}, epoch {batch.leader_epoch} at {next_offset}")
+        later = [led for led in self._starts if led.epoch > batch.leader_epoch and led.start_offset <= base_offset]
+        if later and entry.compacted:
+            self._report(
+                Kind.STALE_EPOCH,
+                f"a batch at {base_offset} is of epoch {batch.leader_epoch}, but epoch {later[0].epoch} began at"
+                f" {later[0].start_offset}",
+            )
 
     def judge_log(self) -> None:
         """Only what was written here, as often as it was sent, whole."""
@@ -307,6 +334,16 @@ class _Judge:
                     break
 
 
+def _placed(entry: RawEntry, objects: Mapping[str, bytes]) -> Iterator[tuple[int, RawBatch]]:
+    """The batches of an entry, each with the offset where it begins."""
+    next_offset = entry.base_offset
+    for batch in _batches_of(entry, objects):
+        if entry.encoding == "strm-v1":
+            next_offset = batch.base_offset
+        yield next_offset, batch
+        next_offset += batch.last_delta + 1
+
+
 def _batches_of(entry: RawEntry, objects: Mapping[str, bytes]) -> Iterator[RawBatch]:
     data = objects[entry.object_key][entry.byte_offset : entry.byte_offset + entry.byte_length]
     if len(data) != entry.byte_length:
@@ -342,10 +379,13 @@ def _is_undone(history: SimHistory, key: Key, offset: int, value: str) -> bool:
 
 def _reads_differ(history: SimHistory) -> Iterator[SimAnomaly]:
     seen: dict[tuple[Key, int], tuple[str, str]] = {}
+    thinned = {read.key: thinned_by(history, read.key) for read in history.reads}
     for read in history.reads:
-        expected = read.from_offset
+        expected, gone = read.from_offset, thinned[read.key]
         for offset, value in read.records:
-            if offset != expected:
+            if offset != expected and not all(
+                at in gone and gone[at][1] <= read.at_ms for at in range(expected, offset)
+            ):
                 detail = f"{read.reader} got offset {offset} where {expected} must follow"
                 yield SimAnomaly(kind=Kind.NOT_DENSE, key=read.key, detail=detail)
             expected = offset + 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 Key = tuple[str, int]
 
@@ -38,6 +39,12 @@ class Write:
     """The epoch of the leadership that acknowledged it."""
     error: str = ""
     """Why the producer gave up."""
+    record_keys: tuple[str, ...] = ()
+    """The key of each record. Empty where maintenance does not run: then all have the same."""
+    tombstones: frozenset[int] = frozenset()
+    """Places of the records without a value; their text is in a header."""
+    time_ms: int = 1
+    """The time of its records."""
 
     @property
     def idempotent(self) -> bool:
@@ -127,6 +134,8 @@ class RawEntry:
     record_count: int
     encoding: str
     epoch: int
+    compacted: bool = False
+    """It is the result of a compaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +145,96 @@ class RawPartition:
     high_watermark: int
     log_start: int
     entries: tuple[RawEntry, ...]
+    cursor: int = 0
+    """The compaction cursor."""
+
+
+class LoggedRecord(NamedTuple):
+    """A record as it stands in the log."""
+
+    value: str
+    key: bytes
+    is_tombstone: bool
+    time_ms: int
+    epoch: int
+    producer: tuple[int, int, int]
+    crc: int
+    """The checksum of its batch, which changes if the batch is not copied byte for byte."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRules:
+    """What a topic's configs allow maintenance to take away. Every topic of a run has the same."""
+
+    compacts: bool = False
+    deletes: bool = True
+    retention_ms: int = -1
+    retention_bytes: int = -1
+    tombstones_stay_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSpan:
+    """A partition at one instant: its rows, and what its entries hold."""
+
+    partition: RawPartition
+    records: Mapping[int, LoggedRecord]
+    unreadable: tuple[str, ...]
+    """What is wrong with entries that cannot be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replaced:
+    """A compaction was applied."""
+
+    key: Key
+    at_ms: float
+    store_ms: int
+    """The time of the metadata's clock."""
+    before: LogSpan
+    after: LogSpan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trimmed:
+    """A call that may move the log start took effect."""
+
+    key: Key
+    at_ms: float
+    store_ms: int
+    before: LogSpan
+    after: LogSpan
+    asked_offset: int
+    """The highest offset up to which an operator has asked for records to be deleted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletedObject:
+    """An object was deleted from the bucket."""
+
+    object_key: str
+    at_ms: float
+    store_ms: int
+    stamp_ms: int
+    """When it was made, as its key says."""
+    is_referenced: bool
+    dereferenced_ms: int | None
+    """When its last reference went; None if it never had one."""
+    pinned_since_ms: tuple[int, ...]
+    """When each live pin was created."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedObject:
+    """A commit was refused because its object is older than the horizon."""
+
+    object_key: str
+    at_ms: float
+    store_ms: int
+    stamp_ms: int
+    put_ms: int
+    """When it came into the bucket, by the metadata's clock."""
+    horizon_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +243,9 @@ class Leftovers:
 
     partitions: Mapping[Key, RawPartition]
     objects: Mapping[str, bytes]
+    referenced: frozenset[str] = frozenset()
+    """The keys of the objects that any row names."""
+    store_ms: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -164,6 +266,19 @@ class SimHistory:
     given_up: list[GivenUp] = field(default_factory=list)
     trimmed: dict[Key, dict[int, str]] = field(default_factory=dict)
     """Records that were below the log start when it was raised, as they were then."""
+    rules: TopicRules = field(default_factory=TopicRules)
+    replaced: list[Replaced] = field(default_factory=list)
+    cut: list[Trimmed] = field(default_factory=list)
+    deleted: list[DeletedObject] = field(default_factory=list)
+    refused: list[RefusedObject] = field(default_factory=list)
+    writer_grace_ms: int = 0
+    """How long maintenance must leave an object to its writer."""
+    reader_grace_ms: int = 0
+    """How long maintenance must leave an object after its last reference has gone."""
+    tidied: dict[Key, LogSpan] = field(default_factory=dict)
+    """Each partition at the end of all maintenance."""
+    is_tidied: bool = False
+    """Maintenance has come to an end: nothing is due any more, and no object is without a reference."""
     store_clock_set_ms: list[float] = field(default_factory=list)
     """When the metadata's clock was set forward: leases ran out early, which no local deadline can know."""
     problems: list[str] = field(default_factory=list)

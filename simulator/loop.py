@@ -279,6 +279,9 @@ class SimLoop(base_events.BaseEventLoop):
     def _process_events(self, event_list: Any) -> None:
         pass
 
+    def _asyncgen_finalizer_hook(self, agen: Any) -> None:
+        """An abandoned generator is not closed: when the garbage collector finds it must not be part of a run."""
+
     def _write_to_self(self) -> NoReturn:
         raise AssertionError("a thread calls into the simulation")
 

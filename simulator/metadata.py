@@ -22,6 +22,7 @@ from streamhouse.metadata.sqlite.store import SqliteMetadata
 T = TypeVar("T")
 Telltale = Callable[[str, str], None]
 Observer = Callable[[str, tuple[Any, ...], dict[str, Any], Any], None]
+BeforeCall = Callable[[str, tuple[Any, ...]], None]
 
 # Calls that a network may do twice, however much later: their contract says that a repeat is harmless.
 _REPEATABLE: Final = frozenset(
@@ -39,6 +40,15 @@ _REPEATABLE: Final = frozenset(
         "complete_flushes",
         "register_intent",
         "adopt_intent",
+        "begin_compaction",
+        "apply_compaction",
+        "abort_compaction",
+        "advance_log_start",
+        "raise_gc_horizon",
+        "forget_objects",
+        "acquire_claim",
+        "create_pin",
+        "renew_pins",
     }
 )
 _LOST_NOTICES: Final = 0.1
@@ -47,13 +57,18 @@ _LOST_NOTICES: Final = 0.1
 class SharedMetadata:
     """The store, and the subscribers to its changes."""
 
-    def __init__(self, store: SqliteMetadata, observer: Observer) -> None:
+    def __init__(
+        self, store: SqliteMetadata, observer: Observer, before_call: BeforeCall = lambda name, args: None
+    ) -> None:
+        """``before_call`` is called at the same instant, just before the call takes effect."""
         self.store = store
+        self._before_call = before_call
         self._observer = observer
         self._listeners: list[Callable[[Change], None]] = []
 
     def run(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         before = asyncio.get_running_loop().time()
+        self._before_call(name, args)
         answer = _at_once(getattr(self.store, name)(*args, **kwargs))
         assert asyncio.get_running_loop().time() == before
         self._observer(name, args, kwargs, answer)

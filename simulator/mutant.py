@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from simulator.checker import Kind, SimAnomaly
+from simulator.anomalies import Kind, SimAnomaly
 from simulator.dice import Dice
 from simulator.errands import Errands
 from simulator.run import SeedOutcome, run_seed

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from simulator.checker import Kind
+from simulator.anomalies import Kind
 from simulator.errands import Errands
 from simulator.mutant import Mutant
 from simulator.run import replaced

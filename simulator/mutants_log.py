@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from simulator.checker import Kind
+from simulator.anomalies import Kind
 from simulator.errands import Errands
 from simulator.mutant import Mutant
 from simulator.mutants_metadata import base_offset_unchecked

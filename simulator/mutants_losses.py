@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from simulator.checker import Kind
+from simulator.anomalies import Kind
 from simulator.errands import Errands
 from simulator.mutant import Mutant
+from simulator.mutants_metadata import commits_may_expire, with_expiring_commits
 from simulator.run import replaced
-from simulator.scenario import Errand, Mischief, Scenario
+from simulator.scenario import Mischief, Scenario
 from simulator.world import World
 from streamhouse.core.errors import CorruptData
 from streamhouse.log.leased import recovery
@@ -107,6 +108,7 @@ MUTANTS = (
         story="rows of commits go after 300 ms, also those whose objects could be committed again",
         shows_as=frozenset({Kind.DUPLICATED, Kind.LOST, Kind.WRONG_OFFSET, Kind.PROBLEM}),
         breaks=_expiry_ignores_the_horizon,
-        applies=lambda scenario: Errand.EXPIRE_COMMITS in scenario.errands,
+        applies=commits_may_expire,
+        needs=with_expiring_commits,
     ),
 )

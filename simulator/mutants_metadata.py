@@ -7,7 +7,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from simulator.checker import Kind
+from simulator.anomalies import Kind
+from simulator.dice import Dice
 from simulator.errands import ORPHAN_AGE_MS, Errands
 from simulator.loop import Lane, SimClock
 from simulator.mutant import Mutant
@@ -30,6 +31,15 @@ def _fleet(scenario: Scenario) -> bool:
 
 def _with(errand: Errand) -> Callable[[Scenario], bool]:
     return lambda scenario: errand in scenario.errands
+
+
+def commits_may_expire(scenario: Scenario) -> bool:
+    return _fleet(scenario) and scenario.maintenance is None
+
+
+def with_expiring_commits(scenario: Scenario, dice: Dice) -> Scenario:
+    """A commit that is sent again just after its row has gone is rare."""
+    return replace(scenario, errands=(*scenario.errands, Errand.EXPIRE_COMMITS, Errand.EXPIRE_COMMITS))
 
 
 def _pausing_fleet(scenario: Scenario) -> bool:
@@ -274,7 +284,8 @@ MUTANTS = (
         story="the rows of commits are deleted while the same commit may still be sent again",
         shows_as=frozenset({Kind.DUPLICATED, Kind.LOST, Kind.WRONG_OFFSET, Kind.PROBLEM}),
         breaks=_commits_expire_at_once,
-        applies=lambda scenario: _fleet(scenario) and Errand.EXPIRE_COMMITS in scenario.errands,
+        applies=commits_may_expire,
+        needs=with_expiring_commits,
     ),
     Mutant(
         name="no local deadline",

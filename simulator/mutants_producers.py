@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any
 
-from simulator.checker import Kind
+from simulator.anomalies import Kind
 from simulator.errands import Errands
 from simulator.mutant import Mutant
 from simulator.run import replaced

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from simulator.checker import Kind
+from simulator.anomalies import Kind
 from simulator.errands import Errands
 from simulator.mutant import Mutant
 from simulator.run import replaced

@@ -14,6 +14,7 @@ from simulator.connections import Unanswered, Unreachable
 from simulator.history import Write
 from simulator.java import JavaSession
 from simulator.librdkafka import LibrdkafkaSession
+from simulator.maintenance_plan import MINUTE_MS, MaintenancePlan
 from simulator.plain import PlainSession
 from simulator.scenario import LARGE_BYTES, ClientKind, ProducerPlan
 from simulator.sending import Session, SimBatch
@@ -28,6 +29,8 @@ _SILENT: Final = 0.3
 """How often a burst is followed by a silence, of those that fall silent at all."""
 _MAX_WAITING: Final = 25
 """Batches that an application lets its client collect."""
+_OLDEST_MS: Final = 120 * MINUTE_MS
+"""How far back a record may be dated."""
 _SESSIONS: Final[dict[ClientKind, type[Session]]] = {
     ClientKind.PLAIN: PlainSession,
     ClientKind.JAVA: JavaSession,
@@ -44,6 +47,7 @@ class SimProducer:
         self._values = 0
         self._sessions = 0
         self._retries = RetryLimit(world)
+        self._maintenance_dice = self.dice.child("maintenance")
 
     async def run(self) -> None:
         left = self.plan.writes
@@ -138,8 +142,18 @@ class SimProducer:
             invoked_ms=self.world.now_ms(),
             sequence=number if self.plan.idempotent else None,
         )
+        if self.world.scenario.maintenance is not None:
+            self._add_keys_and_times(write, self.world.scenario.maintenance)
         self.world.history.writes.append(write)
         return write
+
+    def _add_keys_and_times(self, write: Write, plan: MaintenancePlan) -> None:
+        dice = self._maintenance_dice
+        write.record_keys = tuple(f"key {dice.below(plan.record_keys)}" for _ in write.values)
+        write.tombstones = frozenset(at for at in range(len(write.values)) if dice.chance(plan.tombstones))
+        write.time_ms = self.world.store_clock.wall_ms()
+        if dice.chance(plan.old_records):
+            write.time_ms -= dice.between(0, _OLDEST_MS)
 
     def _record_count(self) -> int:
         scenario = self.world.scenario

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from simulator.agent import SimAgent
+from simulator.agent import ReadAnswer, SimAgent
 from simulator.clients import Client
 from simulator.connections import Unanswered, Unreachable
 from simulator.history import Read
@@ -50,17 +50,17 @@ class SimReader:
             offset = self.dice.below(offset)
         wait_ms = self.dice.pick((0, 0, 300))
 
-        async def fetch(server: SimAgent) -> list[tuple[int, str]]:
+        async def fetch(server: SimAgent) -> ReadAnswer:
             return await server.read(key, offset, wait_ms)
 
         try:
-            records = await self.client.ask(agent, fetch, timeout_ms=_TIMEOUT_MS)
+            records, next_offset = await self.client.ask(agent, fetch, timeout_ms=_TIMEOUT_MS)
         except OffsetOutOfRange as error:
             await self._reset(key, offset, agent, error)
             return
+        self._positions[key] = next_offset
         if not records:
             return
-        self._positions[key] = records[-1][0] + 1
         self.world.history.reads.append(
             Read(
                 reader=f"{self.client.name} on {agent.name}",

@@ -9,21 +9,28 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from simulator.agent import SimAgent
-from simulator.checker import Kind, SimAnomaly, check
+from simulator.agent import ReadAnswer, SimAgent
+from simulator.anomalies import Kind, SimAnomaly
+from simulator.checker import check
+from simulator.curators import Curator
 from simulator.dice import Dice
 from simulator.errands import Errands
 from simulator.evidence import collect, leave_slots, raw_partition
 from simulator.history import Read
+from simulator.hours import Hours
 from simulator.loop import SimLoop, SimulationStuck
 from simulator.nemesis import SimNemesis
+from simulator.pinned import PinnedReader
 from simulator.producers import SimProducer
 from simulator.readers import SimReader
 from simulator.scenario import Scenario, draw_scenario
 from simulator.sinks import Sink
+from simulator.tidying import tidy
 from simulator.world import Noted, World, key_of
 from streamhouse.cluster import assigner, ring
-from streamhouse.core.errors import StreamHouseError
+from streamhouse.core.errors import OffsetOutOfRange, StreamHouseError
+from streamhouse.core.ids import PartitionKey
+from streamhouse.maintenance.compaction.claims import PartitionClaim
 from streamhouse.metadata.contract import Durability
 
 T = TypeVar("T")
@@ -48,6 +55,10 @@ class SeedOutcome:
     acknowledged: int
     reads: int
     leaderships: int
+    compactions: int
+    trims: int
+    """How often the start of a log moved, where maintenance runs."""
+    objects_deleted: int
     notes: tuple[Noted, ...]
 
     @property
@@ -80,7 +91,7 @@ def run_seed(
             world.history.problems += loop.uncaught
             anomalies.extend(check(world.history, collect(world.sqlite, world.objects)))
 
-    with _small_cluster():
+    with _small_cluster(), _claims(scenario):
         try:
             loop.simulate(main())
         except SimulationStuck as error:
@@ -97,6 +108,9 @@ def run_seed(
         acknowledged=sum(write.acked_ms is not None for write in history.writes),
         reads=len(history.reads),
         leaderships=len(history.led),
+        compactions=len(history.replaced),
+        trims=len(history.cut),
+        objects_deleted=len(history.deleted),
         notes=tuple(world.notes or ()),
     )
 
@@ -116,11 +130,14 @@ async def _live(world: World, errands: Errands) -> None:
     for number in range(world.scenario.readers):
         reader = SimReader(world, f"r{number}")
         clients.append(reader.client.lane.spawn(reader.run()))
+    curators = _begin_maintenance(world, clients)
     await nemesis.run()
     if world.broken is not None:
         return
     nemesis.heal()
     world.over = True
+    for curator in curators:
+        curator.kill()  # what they have begun is for the others
     for agent in world.agents:
         if not agent.is_running:
             agent.start()
@@ -131,22 +148,40 @@ async def _live(world: World, errands: Errands) -> None:
     for client in done:
         client.result()
     try:
-        await (_end_single(world) if world.scenario.durability is Durability.WAL else _end_fleet(world))
+        last = await (_end_single(world) if world.scenario.durability is Durability.WAL else _end_fleet(world))
+        if world.scenario.maintenance is not None:
+            await tidy(world, world.scenario.maintenance)
+            await _reads_everything(world, last)
     except SimulationStuck as error:
         world.problem(str(error))
     changes.cancel()
 
 
-async def _end_single(world: World) -> None:
+def _begin_maintenance(world: World, clients: list[asyncio.Task[None]]) -> list[Curator]:
+    plan = world.scenario.maintenance
+    if plan is None:
+        return []
+    curators = [Curator(world, f"curator-{number}", plan, killed=plan.killed) for number in range(plan.curators)]
+    for curator in curators:
+        curator.start()
+    for number in range(plan.pinned_readers):
+        reader = PinnedReader(world, f"pinned-{number}")
+        clients.append(reader.lane.spawn(reader.run()))
+    clients.append(world.loop.world.spawn(Hours(world, plan, curators).run()))
+    return curators
+
+
+async def _end_single(world: World) -> SimAgent:
     """One more power cut; after it everything that was acknowledged must still be there."""
     (agent,) = world.agents
     agent.kill(power=True)
     agent.start()
     await _brings_everything_out(world, agent)
     await _reads_everything(world, agent)
+    return agent
 
 
-async def _end_fleet(world: World) -> None:
+async def _end_fleet(world: World) -> SimAgent:
     """Every agent leads everything once, alone, so that everything in its WAL is handled (R4)."""
     first, *others = world.agents
     for agent in others[1:]:
@@ -164,6 +199,7 @@ async def _end_fleet(world: World) -> None:
         last = agent
     world.history.every_agent_led_last = True
     await _reads_everything(world, last)
+    return last
 
 
 async def _brings_everything_out(world: World, agent: SimAgent) -> None:
@@ -194,20 +230,32 @@ async def _reads_everything(world: World, agent: SimAgent) -> None:
         assert partition is not None
         offset = partition.log_start
         while offset < partition.high_watermark:
-            read = partial(agent.read, key, offset, 0)
-            records = await _on(world, agent, read, f"offset {offset} of {key} can be read")
-            if not records:
+            read = partial(_read_or_start, world, agent, key, offset)
+            records, next_offset = await _on(world, agent, read, f"offset {offset} of {key} can be read")
+            if next_offset <= offset:
                 raise SimulationStuck(f"offset {offset} of {key} is below the watermark, and a read gets nothing")
-            world.history.reads.append(
-                Read(
-                    reader=f"last reader on {agent.name}",
-                    key=key_of(key),
-                    from_offset=offset,
-                    records=tuple(records),
-                    at_ms=world.now_ms(),
+            if records:
+                world.history.reads.append(
+                    Read(
+                        reader=f"last reader on {agent.name}",
+                        key=key_of(key),
+                        from_offset=offset,
+                        records=tuple(records),
+                        at_ms=world.now_ms(),
+                    )
                 )
-            )
-            offset = records[-1][0] + 1
+            offset = next_offset
+
+
+async def _read_or_start(world: World, agent: SimAgent, key: PartitionKey, offset: int) -> ReadAnswer:
+    """The records from the offset on; none if retention has moved the start of the log beyond the offset."""
+    try:
+        return await agent.read(key, offset, 0)
+    except OffsetOutOfRange:
+        partition = raw_partition(world.sqlite, key_of(key))
+        if partition is None or partition.log_start <= offset:
+            raise
+        return ReadAnswer([], partition.log_start)
 
 
 async def _on(world: World, agent: SimAgent, call: Callable[[], Coroutine[Any, Any, T]], what: str) -> T:
@@ -258,6 +306,20 @@ def _small_cluster() -> Iterator[None]:
         replaced(assigner, "COORDINATOR_SLOTS", lambda original: _SLOTS),
         replaced(ring, "VIRTUAL_NODES", lambda original: _VIRTUAL_NODES),
     ):
+        yield
+
+
+@contextmanager
+def _claims(scenario: Scenario) -> Iterator[None]:
+    """In some scenarios every process believes that it has the claim on whatever it compacts."""
+    if scenario.maintenance is None or scenario.maintenance.claims_hold:
+        yield
+        return
+
+    async def hold(self: PartitionClaim) -> bool:
+        return True
+
+    with replaced(PartitionClaim, "hold", lambda original: hold):
         yield
 
 

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from simulator.dice import Dice
+from simulator.maintenance_plan import MaintenancePlan, draw_plan
 from streamhouse.cluster.contract import Timings
 from streamhouse.log.flush_policy import FlushPace
 from streamhouse.log.leased.options import LeasedOptions
@@ -87,6 +88,10 @@ _LOSING: Final = 0.15
 """How many of the fleets have metadata that loses commits again and again, beside those that draw it by chance."""
 _STARVED: Final = 0.25
 """How many of the fleets have busy machines, of those that neither expire producers nor lose commits."""
+_MAINTAINED: Final = 0.25
+"""How many of the seeds have maintenance, of those that neither expire producers nor lose commits."""
+_AGELESS_MS: Final = 365 * 86_400_000
+"""Where hours pass, no held frame becomes too old to come back (R4)."""
 _LOST_LEASES: Final = (Mischief.CUT_METADATA, Mischief.CUT_METADATA, Mischief.METADATA_OUTAGE)
 """What happens on busy machines beside what was drawn: leases run out while clients wait for answers."""
 _LOSSES: Final = (Mischief.LOSSY_METADATA, Mischief.LOSSY_METADATA, Mischief.KILL)
@@ -197,6 +202,8 @@ class Scenario:
     wal: WalOptions
     tail_bytes: int
     store_retries: RetryPolicy
+    maintenance: MaintenancePlan | None = None
+    """What maintenance does; None where it does not run."""
 
 
 def draw_scenario(seed: int) -> Scenario:
@@ -208,8 +215,31 @@ def draw_scenario(seed: int) -> Scenario:
         return replace(scenario, mischief=(*scenario.mischief[:1], *_LOSSES))
     starving = Dice(seed).child("starving")
     if scenario.durability is Durability.OBJECT and starving.chance(_STARVED):
-        return on_busy_machines(scenario, starving)
+        scenario = on_busy_machines(scenario, starving)
+    maintenance = Dice(seed).child("maintenance")
+    if can_be_maintained(scenario) and maintenance.chance(_MAINTAINED):
+        return with_maintenance(scenario, maintenance)
     return scenario
+
+
+def with_maintenance(scenario: Scenario, dice: Dice) -> Scenario:
+    """Maintenance runs beside everything else. The errands that it replaces are left out, and those that hours end:
+    requests for a flush, and commits that are kept for some minutes."""
+    plan = draw_plan(dice, single=scenario.durability is Durability.WAL)
+    return replace(
+        scenario,
+        maintenance=plan,
+        compacted=plan.rules.compacts,
+        leased=replace(scenario.leased, resubmit_max_age_ms=_AGELESS_MS),
+        sinks=0,
+        errands=tuple(errand for errand in scenario.errands if errand is Errand.RECREATE_TOPIC),
+    )
+
+
+def can_be_maintained(scenario: Scenario) -> bool:
+    """Not where producers expire, because no batch may be in doubt for long there; nor where the metadata loses
+    commits, because a vacuum relies on what it has read."""
+    return Errand.EXPIRE_PRODUCERS not in scenario.errands and Mischief.LOSSY_METADATA not in scenario.mischief
 
 
 _WHOLE_CHUNKS = 100_000

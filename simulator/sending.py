@@ -20,7 +20,7 @@ from simulator.history import Write
 from simulator.scenario import ProducerPlan
 from streamhouse.core.errors import NotLeader, StreamHouseError
 from streamhouse.core.ids import PartitionKey
-from streamhouse.wire.records import Record, build_batch
+from streamhouse.wire.records import Header, Record, build_batch
 
 MAX_IN_FLIGHT: Final = 5
 """Requests on one connection: the most that a client with idempotence allows, and what it uses from the start."""
@@ -61,10 +61,20 @@ class SimBatch:
         return self.sequence + len(self.write.values)
 
     def encode(self, producer_id: int) -> bytes:
-        records = [Record(key=b"key", value=value.encode(), timestamp_ms=1) for value in self.write.values]
+        records = records_of(self.write)
         if self.sequence < 0:
             return build_batch(records)
         return build_batch(records, producer_id=producer_id, producer_epoch=self.epoch, base_sequence=self.sequence)
+
+
+def records_of(write: Write) -> list[Record]:
+    keys = write.record_keys or ("key",) * len(write.values)
+    return [
+        Record(key=key.encode(), headers=(Header("text", value.encode()),), timestamp_ms=write.time_ms)
+        if at in write.tombstones
+        else Record(key=key.encode(), value=value.encode(), timestamp_ms=write.time_ms)
+        for at, (key, value) in enumerate(zip(keys, write.values, strict=True))
+    ]
 
 
 class Session(ABC):

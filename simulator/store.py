@@ -76,12 +76,43 @@ class RemoteStore(WrappedStore):
         return await self._link.call_slow(f"head of {key}", lambda: self._inner.head(key))
 
     async def _list_page(self, prefix: str, start_after: str | None) -> ListPage:
+        self._tell("list", "sent")
         return await self._link.call_slow(
             f"list of {prefix}", lambda: self._inner.list_page(prefix, start_after=start_after)
         )
 
     async def _delete(self, keys: Sequence[str]) -> None:
-        await self._link.call_slow(f"delete of {len(keys)} objects", lambda: self._inner.delete(keys))
+        async def delete() -> None:
+            await self._inner.delete(keys)
+            self._tell("delete", "done")
+
+        self._tell("delete", "sent")
+        await self._link.call_slow(f"delete of {len(keys)} objects", delete)
 
     async def _open_upload(self, key: str) -> Upload:
-        raise NotImplementedError("the leased log uploads nothing piece by piece")
+        inner = await self._link.call_slow(f"upload of {key}", lambda: self._inner.open_upload(key))
+        return _RemoteUpload(inner, self._link, self._tell)
+
+
+class _RemoteUpload(Upload):
+    """An upload piece by piece: each piece is a request, and so is the end, which makes the object visible."""
+
+    def __init__(self, inner: Upload, link: Link, tell: Callable[[str, str], None]) -> None:
+        super().__init__(inner.key)
+        self._inner = inner
+        self._link = link
+        self._tell = tell
+
+    async def _write(self, views: Sequence[memoryview], size_bytes: int) -> None:
+        await self._link.call_slow(f"piece of {self.key}", lambda: self._inner.write(views))
+
+    async def _complete(self) -> None:
+        async def complete() -> None:
+            await self._inner.complete()
+            self._tell("complete", "done")
+
+        self._tell("complete", "sent")
+        await self._link.call_slow(f"end of {self.key}", complete)
+
+    async def _abort(self) -> None:
+        await self._link.call_slow(f"abort of {self.key}", self._inner.abort)

@@ -11,10 +11,12 @@ from typing import Any, Final
 from simulator.agent import SimAgent
 from simulator.checker import records_in
 from simulator.dice import Dice
-from simulator.evidence import dump, raw_partition, restore, stored_objects
+from simulator.evidence import dump, raw_partition, renew_everything, restore, store_ms, stored_objects
 from simulator.history import Committed, Key, Led, SimHistory, Undone
 from simulator.loop import SimClock, SimLoop
+from simulator.maintenance_plan import MaintenancePlan
 from simulator.metadata import SharedMetadata
+from simulator.removals import Removals, WatchedObjects
 from simulator.scenario import Scenario
 from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.metadata.contract import (
@@ -72,9 +74,13 @@ class World:
         )
         self.notes: list[Noted] | None = [] if keep_notes else None
         self.store_clock = SimClock(loop)
-        self.objects = MemoryStore(clock=self.store_clock)
+        self.objects: MemoryStore = WatchedObjects(clock=self.store_clock)
         self.sqlite = SqliteMetadata(":memory:", clock=self.store_clock, randomness=dice.child("sqlite"), threads=False)
-        self.metadata = SharedMetadata(self.sqlite, self._observe)
+        self.removals: Removals | None = None
+        """What maintenance takes away is recorded here, if it runs."""
+        if scenario.maintenance is not None:
+            self._watch_maintenance(scenario.maintenance)
+        self.metadata = SharedMetadata(self.sqlite, self._observe, self._before_call)
         self.topics: dict[str, Topic] = {}
         self.agents = [SimAgent(self, f"agent-{number}") for number in range(1, scenario.agents + 1)]
         self.broken: BaseException | None = None
@@ -149,15 +155,46 @@ class World:
 
     async def create_topic(self, name: str, partitions: int) -> Topic:
         configs = {"cleanup.policy": "compact"} if self.scenario.compacted else {}
+        if self.scenario.maintenance is not None:
+            configs = dict(self.scenario.maintenance.topic_configs())
         new = NewTopic(topic_id=TopicId(self.dice.uuid()), name=name, partition_count=partitions, configs=configs)
         topic = self.topics[name] = await self.sqlite.create_topic(new)
         self.operator_was_here()
         return topic
 
+    def hours_pass(self, by_ms: int, *, pins: bool) -> None:
+        """The metadata's clock goes on by so much in an instant. All leases were renewed meanwhile; pins perhaps.
+
+        The agents' wall clocks go on too. Their boot clocks do not: by them, clients and retries would time out.
+        """
+        before_ms = store_ms(self.sqlite)
+        self.store_clock.set_wall(by_ms)
+        for agent in self.agents:
+            agent.hours_pass(by_ms)
+        passed_ms = store_ms(self.sqlite) - before_ms
+        renew_everything(self.sqlite, passed_ms, now_ms=before_ms, pins=pins)
+        self.note(f"{passed_ms / 60_000:.0f} minutes pass" + ("" if pins else ", and short pins expire"))
+
+    def _watch_maintenance(self, plan: MaintenancePlan) -> None:
+        assert isinstance(self.objects, WatchedObjects)
+        self.removals = Removals(self.sqlite, self.objects, self.history, now_ms=self.now_ms, note=self.note)
+        self.history.rules = plan.rules
+        self.history.writer_grace_ms = plan.upkeep.vacuum.writer_grace_ms
+        frees_at_once = plan.upkeep.dereferenced_keep_bytes is not None
+        self.history.reader_grace_ms = 0 if frees_at_once else plan.upkeep.vacuum.reader_grace_ms
+
+    def _before_call(self, name: str, args: tuple[Any, ...]) -> None:
+        if self.removals is not None:
+            self.removals.before_call(name, args)
+
     # The observer at the metadata: at the instant a call takes effect.
 
     def _observe(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], answer: Any) -> None:
         self._record(name, args, kwargs, answer)
+        if self.removals is not None:
+            self.removals.after_call(name, args, answer)
+            if name == "advance_log_start":
+                self.log_starts[args[0]] = answer.log_start_offset
         if self._snapshot is not None and name in _NEVER_UNDONE:
             self.take_snapshot()
 

@@ -42,6 +42,11 @@ def test_the_seeds_meet_what_they_are_for() -> None:
     assert sum(outcome_of(seed).acknowledged for seed in compacted[:5]) > 50
     starved = [seed for seed, scenario in enumerate(scenarios) if scenario.starved_ms]
     assert sum(outcome_of(seed).acknowledged for seed in starved[:5]) > 50
+    maintained = [outcome_of(seed) for seed, scenario in enumerate(scenarios) if scenario.maintenance][:20]
+    assert sum(outcome.acknowledged for outcome in maintained) > 300
+    assert sum(outcome.compactions for outcome in maintained) > 50
+    assert sum(outcome.trims for outcome in maintained) > 20
+    assert sum(outcome.objects_deleted for outcome in maintained) > 200
     assert {mischief for scenario in scenarios for mischief in scenario.mischief} == set(Mischief)
     assert {errand for scenario in scenarios for errand in scenario.errands} == set(Errand)
 
