@@ -247,6 +247,8 @@ def test_a_page_of_a_newer_version_is_read_without_what_is_not_known() -> None:
         b"{}",
         b"\xff",
         json.dumps({**GOOD, "up_s": None}).encode(),
+        json.dumps({**GOOD, "up_s": float("nan")}).encode(),
+        json.dumps({**GOOD, "up_s": -1}).encode(),
         json.dumps({**GOOD, "requests": {"put": "2"}}).encode(),
         json.dumps({**GOOD, "requests": [2]}).encode(),
         json.dumps({**GOOD, "millionths_by_topic": {"t": 1}}).encode(),

@@ -89,7 +89,7 @@ def check_address(address: str) -> None:
 def _ask(name: str, address: str) -> ProcessCost:
     try:
         page = parse_costs_page(_get(address))
-    except (_NoAnswer, OSError, http.client.HTTPException, ValueError) as error:
+    except (_NoAnswer, OSError, http.client.HTTPException, ValueError, RecursionError) as error:
         return ProcessCost(process=name, address=address, problem=str(error) or type(error).__name__)
     return ProcessCost(
         process=name, address=address, requests=page.requests, parts_by_topic=page.parts_by_topic, up_s=page.up_s

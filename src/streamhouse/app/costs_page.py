@@ -9,6 +9,7 @@ reads it has them.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -39,14 +40,14 @@ def costs_page(meter: Meter, *, up_s: float) -> dict[str, object]:
 def parse_costs_page(body: bytes) -> CostsPage:
     """Kinds of request that this version does not know are left out. Raises ValueError for what is no such page."""
     found = json.loads(body)
-    if not isinstance(found, dict) or not {"up_s", "requests", "millionths_by_topic"} <= found.keys():
+    if not isinstance(found, dict):
         raise ValueError("it answers, and not as StreamHouse does")
-    by_topic = found["millionths_by_topic"]
-    if not isinstance(by_topic, dict) or not isinstance(found["up_s"], int | float):
+    up_s, by_topic = found.get("up_s"), found.get("millionths_by_topic")
+    if not isinstance(up_s, int | float) or not 0 <= up_s < math.inf or not isinstance(by_topic, dict):
         raise ValueError("it answers, and not as StreamHouse does")
     return CostsPage(
-        up_s=max(0.0, found["up_s"]),
-        requests=_counts(found["requests"]),
+        up_s=up_s,
+        requests=_counts(found.get("requests")),
         parts_by_topic={topic: _counts(counts) for topic, counts in by_topic.items()},
     )
 
