@@ -194,6 +194,13 @@ async def test_s2_31_its_pages_say_who_it_is_what_it_did_and_what_that_costs(tmp
     stored = document["metrics"]["streamhouse_compactor_stored_bytes"]
     assert document["billing"]["stored"]["bytes"] == sum(each["value"] for each in stored) > 0
 
+    await compacted(cluster, "orders", entries=1)
+    costs = json.loads(process.get("/costs")[2])
+    topics = costs["millionths_by_topic"]
+    assert topics.keys() == {"(shared)", "orders"}
+    assert topics["orders"]["multipart"] == costs["requests"]["multipart"] * 1_000_000 > 0
+    assert topics["(shared)"]["list"] == costs["requests"]["list"] * 1_000_000 > 0
+
     status, kind, text = process.get("/metrics/prometheus")
     assert (status, kind.partition(";")[0]) == (200, "text/plain")
     families = list(text_string_to_metric_families(text))

@@ -5,11 +5,9 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from streamhouse.app import topic_shares
-from streamhouse.app.topic_shares import TopicShares, divided
+from streamhouse.app.topic_shares import TopicShares
 from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.metadata.contract import KAFKA_BATCHES, Entry, EntryKind
 from streamhouse.objectstore.keys import CompactedKey, SharedBlobKey
@@ -86,12 +84,3 @@ def test_s2_31_blobs_beyond_the_limit_are_no_topics_and_counted(monkeypatch: pyt
         made.add_object(info(blob(number), 50))
     assert (made.topics[A].stored_bytes, made.unowned_bytes, made.blobs_left_out) == (50, 50, 1)
     assert made.topics[A].log_bytes == 30
-
-
-@given(st.integers(0, 10**12), st.lists(st.integers(0, 10**9), min_size=1, max_size=20))
-def test_s2_31_parts_add_up_and_are_in_proportion(size_bytes: int, weights: list[int]) -> None:
-    parts = divided(size_bytes, {TopicId(UUID(int=number)): weight for number, weight in enumerate(weights)})
-    assert sum(parts.values()) == size_bytes
-    if total := sum(weights):
-        for number, weight in enumerate(weights):
-            assert abs(parts[TopicId(UUID(int=number))] - size_bytes * weight / total) <= 1 + size_bytes * 1e-12

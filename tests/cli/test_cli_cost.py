@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from streamhouse.app.costs import read_requests
 from streamhouse.metadata.contract import AgentInfo
 from streamhouse.objectstore.objects import Operation
+from streamhouse.objectstore.topic_requests import PARTS_PER_REQUEST
 from streamhouse.testing.services import PostgresService, S3Service
 
 if (here := str(Path(__file__).parent)) not in sys.path:
@@ -98,7 +98,7 @@ async def test_s2_31_prefixes_and_topics_have_the_bytes_that_are_in_the_bucket(c
     outside = stored.keys() - named["orders"] - named["payments"]
     assert garbage in outside
     assert rows["(no topic)"]["stored_bytes"] == sum(stored[key] for key in outside)
-    assert any("requests are not counted by topic" in note for note in found["notes"])
+    assert {row["request_cost_usd"] for row in rows.values()} == {None}, "no process runs that could tell"
 
 
 async def test_s2_31_processes_show_the_requests_that_their_meters_count(cluster: Cluster) -> None:
@@ -129,26 +129,66 @@ async def test_s2_31_processes_show_the_requests_that_their_meters_count(cluster
     assert problems == {"a-1": None, "a-2": "it has registered no HTTP address that others reach"}
 
 
+async def test_s2_31_topics_show_their_parts_of_the_requests_and_these_add_up(cluster: Cluster) -> None:
+    async with cluster.open(agent_id="a-1", admin_enabled=True, admin_listen="127.0.0.1:0") as sh:
+        for name, size_bytes in {"small": 10, "large": 5_000, "gone": 100}.items():
+            await sh.create_topic(name, 1)
+            await sh.produce(name, bytes(size_bytes), partition=0, acks=1)
+        await sh.flush()
+        await sh.delete_topic("gone")
+        before = sh.stores.meter.topics.read()
+        found = await document(cluster, "--by", "topic", *PATIENT)
+        table = await run(cluster, "--by", "topic", *PATIENT)
+        after = sh.stores.meter.topics.read()
+    rows = {row["topic"]: row for row in found["rows"]}
+    assert rows.keys() == {"small", "large", "gone", "(shared)", "(no topic)"}
+    for name in ("small", "large", "gone", "(shared)"):
+        for operation in Operation:
+            parts = round(rows[name]["requests"][operation] * PARTS_PER_REQUEST)
+            assert before[name].get(operation, 0) <= parts <= after[name].get(operation, 0)
+    assert rows["large"]["writes"] > rows["small"]["writes"] > 0
+    assert rows["(shared)"]["writes"] >= 1, "the cluster id"
+    assert [rows[name]["stored_bytes"] for name in ("gone", "(shared)")] == [None, None]
+    assert rows["(no topic)"]["requests"] is None
+    counted = [row["requests"] for row in rows.values() if row["requests"] is not None]
+    for operation in Operation:
+        assert round(sum(each[operation] for each in counted) * PARTS_PER_REQUEST) % PARTS_PER_REQUEST == 0
+    cost_usd = sum(row["request_cost_usd"] for row in rows.values() if row["requests"] is not None)
+    assert cost_usd == pytest.approx(found["summary"]["request_cost_usd"])
+    assert found["summary"]["processes"] == 1
+    assert table.returncode == 0, table.stderr
+    heading, *lines = table.stdout.splitlines()
+    assert heading.lower().split()[-4:] == ["writes", "lists", "reads", "request_cost_usd"]
+    assert next(line for line in lines if line.startswith("large ")).split()[-4].count(".") == 1
+
+
 async def test_s2_31_a_compactor_is_asked_by_its_address(tmp_path: Path, compactor_page: str) -> None:
     cluster = local_cluster(tmp_path / "data")
     await cluster.fill("orders", flushes=1)
     found = await document(cluster, "--by", "process", "--address", compactor_page)
     (row,) = found["rows"]
     assert row["problem"] is None
-    assert row["requests"]["put"] == 7
+    assert (row["requests"]["put"], row["up_s"]) == (7, 90)
     assert row["request_cost_usd"] == pytest.approx(7 * 0.005 / 1000)
+    found = await document(cluster, "--by", "topic", "--address", compactor_page)
+    requests = {row["topic"]: row["writes"] for row in found["rows"]}
+    assert requests == {"orders": 2.5, "gone": 4.5, "(shared)": 0, "(no topic)": None}
 
 
 @pytest.fixture
 async def compactor_page() -> AsyncIterator[str]:
-    """A server that answers as a compactor does: JSON at /metrics, Prometheus' text below it."""
+    """A server that answers at /costs as a compactor does."""
+    page = {
+        "up_s": 90.2,
+        "requests": {"put": 7},
+        "millionths_by_topic": {"(shared)": {}, "orders": {"put": 2_500_000}, "gone": {"put": 4_500_000}},
+    }
+    body = json.dumps(page).encode()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
-        is_text = head.startswith(b"GET /metrics/prometheus ")
-        body = b'streamhouse_object_store_requests_total{operation="put"} 7\n' if is_text else b"{}"
-        kind = b"text/plain" if is_text else b"application/json"
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n" % (kind, len(body)) + body)
+        assert head.startswith(b"GET /costs ")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         await writer.drain()
         writer.close()
 
@@ -180,11 +220,6 @@ async def test_an_address_that_is_none_is_refused(tmp_path: Path, address: str) 
 
 
 async def test_addresses_are_refused_where_no_process_is_asked(tmp_path: Path) -> None:
-    done = await run(local_cluster(tmp_path / "data"), "--by", "topic", "--address", "127.0.0.1:1")
+    done = await run(local_cluster(tmp_path / "data"), "--by", "prefix", "--address", "127.0.0.1:1")
     assert done.returncode == 2
-    assert "--by topic asks no process" in done.stderr
-
-
-def test_a_page_without_our_metrics_is_no_page_of_ours() -> None:
-    with pytest.raises(Exception, match="shows no requests to an object store"):
-        read_requests("some_other_metric 1\n")
+    assert "--by prefix asks no process" in done.stderr

@@ -94,7 +94,9 @@ async def test_a_topic_found_by_its_id_is_known_and_its_next_change_told(metadat
     told: list[int] = []
     watch = TopicWatch(metadata=metadata, on_changed=lambda topic: told.append(topic.version))  # type: ignore[arg-type]
     metadata.listings.append([])  # it was created after this look
+    assert watch.name_of(topic.topic_id) is None
     assert await watch.get(topic.topic_id) == topic
+    assert watch.name_of(topic.topic_id) == "t"
     changed = await metadata.alter_topic_configs(topic.topic_id, set_configs={"max.message.bytes": "500"})
     watch._take(await metadata.list_topics())
     assert told == [changed.version]

@@ -28,6 +28,7 @@ from streamhouse.objectstore.keys import (
     parse,
     parse_uri,
     partition_prefix,
+    topic_of,
     topic_prefix,
 )
 from streamhouse.objectstore.memory import MemoryStore
@@ -70,6 +71,12 @@ def test_r6_what_is_built_is_parsed_back(key: ObjectKey) -> None:
     assert parse(str(key)) == key
     assert is_key(str(key))
     assert str(key) == str(key).lower()
+
+
+@given(KEYS)
+def test_s2_31_the_topic_of_a_key_is_that_of_its_folder(key: ObjectKey) -> None:
+    assert topic_of(str(key)) == (key.log.topic_id if isinstance(key, SegmentKey | CompactedKey) else None)
+    assert topic_of(f"x{key}") is None
 
 
 @given(STORES, KEYS)

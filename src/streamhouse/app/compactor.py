@@ -17,6 +17,7 @@ from typing import Final
 
 from streamhouse.app.compactor_http import CompactorHealth, CompactorHttp
 from streamhouse.app.compactor_metrics import of_service, of_usage
+from streamhouse.app.costs_page import costs_page
 from streamhouse.app.log_parts import upkeep_options
 from streamhouse.app.logs import set_up_logs
 from streamhouse.app.maintenance_passes import MaintenancePasses, open_maintenance
@@ -67,9 +68,19 @@ class _Process:
     http: CompactorHttp | None = None
     maintenance: MaintenancePasses | None = None
     usage: dict[str, PrefixUsage] = field(default_factory=dict)
+    started_boot_ms: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.started_boot_ms = self.clock.boot_ms()
 
     def billing(self) -> MeterReading | None:
         return None if self.maintenance is None else self.maintenance.stores.meter.read()
+
+    def costs(self) -> dict[str, object] | None:
+        if self.maintenance is None:
+            return None
+        up_s = (self.clock.boot_ms() - self.started_boot_ms) / 1000
+        return costs_page(self.maintenance.stores.meter, up_s=up_s)
 
     def take_usage(self, usage: dict[str, PrefixUsage]) -> None:
         self.usage = usage
@@ -162,6 +173,7 @@ async def _open_http(made: _Process, parts: AsyncExitStack) -> None:
         health=made.health,
         metrics=made.metrics,
         billing=made.billing,
+        costs=made.costs,
     )
     parts.push_async_callback(made.http.close)
     await made.http.bind()
@@ -189,7 +201,8 @@ async def _open_service(made: _Process, options: ServiceOptions, parts: AsyncExi
         report=made.health.tell,
         on_usage=made.take_usage,
     )
-    made.metrics.add(lambda: of_stores(maintenance.stores))
+    maintenance.stores.meter.topics.name_of = service.targets.name_of
+    made.metrics.add(lambda: of_stores(maintenance.stores, max_topics=made.settings.admin.metric_topics))
     made.metrics.add(lambda: of_service(service))
     made.metrics.add(lambda: of_usage(made.usage))
     return service

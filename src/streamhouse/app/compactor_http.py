@@ -3,12 +3,13 @@
 /health               who this is and whether it works: status, id, host, port, started_at_ms
 /metrics              the metrics in JSON, and what the requests to the object store cost so far
 /metrics/prometheus   the same metrics in Prometheus' text format
+/costs                its requests to the object store by topic, as agents have it
 /livez, /readyz       as agents have them
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -49,8 +50,10 @@ class CompactorHttp(AdminServer):
         health: CompactorHealth,
         metrics: Metrics,
         billing: Callable[[], MeterReading | None],
+        costs: Callable[[], Mapping[str, object] | None],
     ) -> None:
-        """``billing``: the requests of this process to the object store; None before the store is open."""
+        """``billing``, ``costs``: the requests of this process to the object store, the latter by topic; None before
+        the store is open."""
         admin = settings.admin
         super().__init__(
             listen=admin.listen,
@@ -62,6 +65,7 @@ class CompactorHttp(AdminServer):
             clock=clock,
             health=health.report,
             metrics=metrics.text,
+            costs=costs,
         )
         self._compactor_id = compactor_id
         self._registry = metrics
@@ -71,6 +75,7 @@ class CompactorHttp(AdminServer):
             "/health": self._say_health,
             "/metrics": self._json_metrics,
             "/metrics/prometheus": self._scrape,
+            "/costs": self._say_costs,
             "/livez": self._livez,
             "/readyz": self._readyz,
         }

@@ -1,9 +1,8 @@
-"""What a cluster costs on S3, as far as it can be counted: requests by process, stored bytes by prefix and by topic.
+"""What a cluster costs on S3, as far as it can be counted: requests by process and topic, bytes by prefix and topic.
 
-    requests   each process counts its own and shows them on its HTTP port. Agents are found by the address that they
-               register; other processes (compactors) are named by the caller
-    stored     one listing of the object store
-    by topic   the entries of all partitions beside that listing (topic_shares.py)
+    requests   each process counts its own and shows them on its HTTP port (costs_page.py), divided between topics.
+               Agents are found by the address that they register; other processes (compactors) are named by the caller
+    stored     one listing of the object store; for topics, the entries of all partitions beside it (topic_shares.py)
 
 All of it is an estimate: list prices of S3 Standard in us-east-1 (objectstore/metering.py), no transfer, no tax, no
 discount. What a process had counted before its restart is not in it. Reads only.
@@ -17,11 +16,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from prometheus_client.parser import text_string_to_metric_families
-
+from streamhouse.app.costs_page import parse_costs_page
 from streamhouse.app.maintenance_passes import MaintenancePasses
 from streamhouse.app.topic_shares import TopicShares
-from streamhouse.core import metrics as m
 from streamhouse.core.errors import InvalidSetting
 from streamhouse.core.limits import MIB
 from streamhouse.maintenance.service.usage import PrefixUsage, usage_by_prefix
@@ -33,7 +30,7 @@ _TIMEOUT_S: Final = 5.0
 _MAX_BODY_BYTES: Final = 16 * MIB
 _ASKED_AT_A_TIME: Final = 8
 _PAGE_ENTRIES: Final = 1_000
-_STARTED: Final = "process_start_time_seconds"
+_PATH: Final = "/costs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +40,8 @@ class ProcessCost:
     process: str
     address: str | None
     requests: Mapping[Operation, int] = field(default_factory=dict)
+    parts_by_topic: Mapping[str, Mapping[Operation, int]] = field(default_factory=dict)
+    """The same requests by topic, PARTS_PER_REQUEST for each (objectstore/topic_requests.py)."""
     up_s: float | None = None
     problem: str = ""
     """Why its requests are not known; empty if they are."""
@@ -66,7 +65,6 @@ async def costs_by_process(
     known = {address for _, address in asked}
     asked += [(address, address) for address in more if address not in known]
     gate = asyncio.Semaphore(_ASKED_AT_A_TIME)
-    now_s = maintenance.clock.wall_ms() / 1000
 
     async def ask(name: str, address: str | None) -> ProcessCost:
         if address is None:
@@ -74,7 +72,7 @@ async def costs_by_process(
                 process=name, address=None, problem="it has registered no HTTP address that others reach"
             )
         async with gate:
-            return await asyncio.to_thread(_ask, name, address, now_s)
+            return await asyncio.to_thread(_ask, name, address)
 
     return await asyncio.gather(*(ask(name, address) for name, address in asked))
 
@@ -88,48 +86,39 @@ def check_address(address: str) -> None:
         )
 
 
-def _ask(name: str, address: str, now_s: float) -> ProcessCost:
+def _ask(name: str, address: str) -> ProcessCost:
     try:
-        requests, started_s = read_requests(_get_metrics(address))
-    except (_NoAnswer, OSError, http.client.HTTPException, ValueError) as error:
+        page = parse_costs_page(_get(address))
+    except (_NoAnswer, OSError, http.client.HTTPException, ValueError, RecursionError) as error:
         return ProcessCost(process=name, address=address, problem=str(error) or type(error).__name__)
-    up_s = None if started_s is None else max(0.0, now_s - started_s)
-    return ProcessCost(process=name, address=address, requests=requests, up_s=up_s)
+    return ProcessCost(
+        process=name, address=address, requests=page.requests, parts_by_topic=page.parts_by_topic, up_s=page.up_s
+    )
 
 
-def _get_metrics(address: str) -> str:
-    """An agent's /metrics is Prometheus' text. That of a compactor is JSON, and has the text beside it."""
-    for path in ("/metrics", "/metrics/prometheus"):
-        host, _, port = address.rpartition(":")
-        connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_TIMEOUT_S)
-        try:
-            connection.request("GET", path)
-            response = connection.getresponse()
-            body = response.read(_MAX_BODY_BYTES)
-        finally:
-            connection.close()
-        if response.status != http.client.OK:
-            raise _NoAnswer(f"{path} answers {response.status}")
-        if not (response.getheader("Content-Type") or "").startswith("application/json"):
-            return body.decode()
-    raise _NoAnswer("it answers, and not as StreamHouse does")
+def _get(address: str) -> bytes:
+    host, _, port = address.rpartition(":")
+    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_TIMEOUT_S)
+    try:
+        connection.request("GET", _PATH)
+        response = connection.getresponse()
+        body = response.read(_MAX_BODY_BYTES)
+    finally:
+        connection.close()
+    if response.status != http.client.OK:
+        raise _NoAnswer(f"{_PATH} answers {response.status}")
+    return body
 
 
-def read_requests(text: str) -> tuple[dict[Operation, int], float | None]:
-    """The requests by kind, and when the process started. Kinds that this version does not know are left out. Raises
-    _NoAnswer for a page without our metrics, ValueError for one that is no page of metrics."""
-    requests: dict[Operation, int] = {}
-    started_s = None
-    known = {each.value: each for each in Operation}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            if sample.name == m.STORE_REQUESTS.name and sample.labels.get("operation") in known:
-                requests[known[sample.labels["operation"]]] = int(sample.value)
-            elif sample.name == _STARTED:
-                started_s = sample.value
-    if not requests:
-        raise _NoAnswer("it answers, and shows no requests to an object store")
-    return requests, started_s
+def requests_by_topic(processes: Iterable[ProcessCost]) -> dict[str, dict[Operation, int]]:
+    """PARTS_PER_REQUEST for each request of these processes, by the name of the topic, "(shared)" or "(other)"."""
+    found: dict[str, dict[Operation, int]] = {}
+    for process in processes:
+        for topic, parts in process.parts_by_topic.items():
+            row = found.setdefault(topic, {})
+            for operation, more in parts.items():
+                row[operation] = row.get(operation, 0) + more
+    return found
 
 
 # What is stored.

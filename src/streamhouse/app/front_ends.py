@@ -5,7 +5,7 @@ Builds only. What a front end is, is in gateway/front_end.py.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from streamhouse.broker.broker import Broker
 from streamhouse.core.clock import Clock
@@ -20,7 +20,12 @@ def make_kafka(settings: Settings, broker: Broker) -> KafkaServer:
 
 
 def make_admin(
-    settings: Settings, *, clock: Clock, health: Callable[[], Awaitable[HealthReport]], metrics: Callable[[], bytes]
+    settings: Settings,
+    *,
+    clock: Clock,
+    health: Callable[[], Awaitable[HealthReport]],
+    metrics: Callable[[], bytes],
+    costs: Callable[[], Mapping[str, object] | None],
 ) -> AdminServer:
     admin = settings.admin
     return AdminServer(
@@ -33,6 +38,7 @@ def make_admin(
         clock=clock,
         health=health,
         metrics=metrics,
+        costs=costs,
     )
 
 

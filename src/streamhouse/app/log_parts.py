@@ -165,6 +165,7 @@ async def open_log(around: Surroundings, parts: AsyncExitStack) -> LogParts:
     wal.on_room(lambda problem: _report_room(log, member, problem))
     reader = _reader(around, parts, tail, log, member)
     topics, adoption, expiry = _start_loops(around, parts, log, member)
+    around.stores.meter.topics.name_of = topics.name_of
     upkeep = _start_upkeep(around, parts, log, member) if settings.maintenance.enabled else None
     return LogParts(
         wal=wal,

@@ -20,6 +20,8 @@ from streamhouse.gateway.admin.health import HealthReport
 from streamhouse.gateway.front_end import FrontEnd
 from streamhouse.gateway.kafka.server import KafkaServer
 from streamhouse.maintenance.upkeep import Upkeep
+from streamhouse.objectstore.metering import request_cost_usd
+from streamhouse.objectstore.topic_requests import PARTS_PER_REQUEST
 
 
 def of_process(health: Callable[[], HealthReport]) -> Iterator[Sample]:
@@ -29,7 +31,8 @@ def of_process(health: Callable[[], HealthReport]) -> Iterator[Sample]:
     yield m.BUILD, (__version__,), 1
 
 
-def of_stores(stores: Stores) -> Iterator[Sample]:
+def of_stores(stores: Stores, *, max_topics: int) -> Iterator[Sample]:
+    """``max_topics``: how many topics have metrics of their own."""
     reading = stores.meter.read()
     for operation, totals in reading.totals.items():
         yield m.STORE_CALL, (operation,), stores.meter.latency[operation]
@@ -37,6 +40,11 @@ def of_stores(stores: Stores) -> Iterator[Sample]:
         yield m.STORE_ERRORS, (operation,), totals.errors
         yield m.STORE_BYTES, (operation,), totals.bytes
     yield m.STORE_USD, (), reading.request_cost_usd
+    for topic, parts in stores.meter.topics.read(max_topics=max_topics).items():
+        requests = {operation: count / PARTS_PER_REQUEST for operation, count in parts.items()}
+        for operation, count in requests.items():
+            yield m.TOPIC_REQUESTS, (topic, operation), count
+        yield m.TOPIC_USD, (topic,), request_cost_usd(requests)
     for call, latency in stores.metadata_meter.latency.items():
         yield m.METADATA_CALL, (call,), latency
         yield m.METADATA_ERRORS, (call,), stores.metadata_meter.errors.get(call, 0)

@@ -18,6 +18,7 @@ from streamhouse.core.ids import TopicId
 from streamhouse.metadata.contract import Entry
 from streamhouse.objectstore.keys import CompactedKey, SegmentKey, SharedBlobKey, parse
 from streamhouse.objectstore.objects import ObjectInfo
+from streamhouse.objectstore.topic_requests import divided
 
 MAX_SHARED_BLOBS: Final = 200_000
 """Blobs whose division is kept, about 500 bytes each. Compaction leaves far fewer; further ones count as no topic's."""
@@ -79,15 +80,3 @@ class TopicShares:
         else:
             self.unowned_objects += 1
             self.unowned_bytes += info.size_bytes
-
-
-def divided(size_bytes: int, weights: dict[TopicId, int]) -> dict[TopicId, int]:
-    """``size_bytes`` divided in proportion to the weights, so that the parts add up to it exactly."""
-    total = sum(weights.values())
-    parts: dict[TopicId, int] = {}
-    given = passed = 0
-    for topic_id, weight in weights.items():
-        passed += weight
-        end = size_bytes * passed // total if total else size_bytes
-        parts[topic_id], given = end - given, end
-    return parts

@@ -84,6 +84,7 @@ MAX_KNOWN_DAMAGE: Final = 1000  # damaged ranges of objects that are shown and c
 
 # Metrics and health.
 MAX_METRIC_SERIES: Final = 1000  # partitions, or partitions of groups, on one page: about 10 ms of the event loop
+MAX_METERED_TOPICS: Final = 10_000  # whose requests to the object store are counted each, some 500 bytes a topic
 MAX_NOTED_COMMITS: Final = 10_000  # last commits of consumer groups kept for their lag, about 300 bytes each
 
 # Spark.

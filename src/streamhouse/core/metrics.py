@@ -248,6 +248,17 @@ STORE_ERRORS = _counter(
 )
 STORE_BYTES = _counter("object_store_bytes", "Bytes of bodies sent or received whole.", "operation")
 STORE_USD = _counter("object_store_requests_usd", "An estimate of what these requests cost on S3 Standard, us-east-1.")
+TOPIC_REQUESTS = _counter(
+    "topic_object_store_requests",
+    "These requests by topic; of a request for an object that several topics share, each has a part by its bytes."
+    ' topic="(shared)": requests of no topic, such as listings. "(other)": topics beyond admin.metric_topics.',
+    *("topic", "operation"),
+)
+TOPIC_USD = _counter(
+    "topic_object_store_requests_usd",
+    'An estimate of what the requests of a topic cost. topic="(shared)" and "(other)" as for the requests.',
+    "topic",
+)
 METADATA_CALL = _latency("metadata_call", "One call to the metadata store, with its retries.", "call")
 METADATA_ERRORS = _counter("metadata_call_errors", "Calls that failed, timed out or were cancelled.", "call")
 EXPIRED = _counter(

@@ -44,6 +44,11 @@ class TopicWatch:
             self._topics.setdefault(topic_id, found)  # known from here on: its next change is one
         return self._topics[topic_id]
 
+    def name_of(self, topic_id: TopicId) -> str | None:
+        """None for a topic that this agent does not know. It knows each one of which it opens a partition."""
+        topic = self._topics.get(topic_id)
+        return None if topic is None else topic.name
+
     async def _listen(self) -> None:
         async with self._metadata.subscribe() as changes:
             self._loops.works(_LISTENING)

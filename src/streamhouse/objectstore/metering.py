@@ -2,6 +2,7 @@
 
     Meter           the counters; several stores of a process may share one
     MeteredStore    a store that counts what passes through it: put it inside the retries, so that tries are counted
+    TopicRequests   the same requests, divided between topics (topic_requests.py)
     UsageScan       how much is stored, found by listing now and then through the metered store (which counts as well)
 
 Counters only grow, so those of several processes may be summed. What is stored is the same for all of them, so the
@@ -25,6 +26,7 @@ from streamhouse.core.limits import GIB, MAX_LIST_PAGE
 from streamhouse.core.metrics import Latency
 from streamhouse.objectstore.contract import ObjectStore, WrappedStore
 from streamhouse.objectstore.objects import Fetched, ListPage, ObjectInfo, Operation
+from streamhouse.objectstore.topic_requests import SHARED, Causes, TopicRequests, causes_of, causes_of_deletion
 from streamhouse.objectstore.upload import Upload
 
 T = TypeVar("T")
@@ -44,7 +46,8 @@ USD_PER_1000: Final[Mapping[Operation, float]] = {
 }
 
 
-def request_cost_usd(requests: Mapping[Operation, int]) -> float:
+def request_cost_usd(requests: Mapping[Operation, float]) -> float:
+    """A topic's part of a request counts for a part of its price."""
     return sum(count * USD_PER_1000[operation] for operation, count in requests.items()) / 1000
 
 
@@ -126,9 +129,11 @@ class Meter:
     _totals: dict[Operation, Totals] = field(default_factory=lambda: dict.fromkeys(Operation, Totals()))
     stored: StoredUsage | None = None
     latency: dict[Operation, Latency] = field(default_factory=lambda: {each: Latency() for each in Operation})
+    topics: TopicRequests = field(default_factory=TopicRequests)
 
-    def count(self, operation: Operation, more: Totals) -> None:
+    def count(self, operation: Operation, more: Totals, causes: Causes = SHARED) -> None:
         self._totals[operation] = self._totals[operation].plus(more)
+        self.topics.count(operation, more.requests, causes)
 
     def read(self) -> MeterReading:
         return MeterReading(totals=dict(self._totals), stored=self.stored)
@@ -145,6 +150,7 @@ class MeteredStore(WrappedStore):
         operation: Operation,
         call: Awaitable[T],
         *,
+        causes: Causes,
         requests: Callable[[T], int] = lambda _: 1,
         size_bytes: Callable[[T], int] = lambda _: 0,
     ) -> T:
@@ -157,7 +163,9 @@ class MeteredStore(WrappedStore):
             # A cancelled request counts too: it was sent, and it is billed. A HEAD that finds nothing has its answer.
             failed = operation is not Operation.HEAD or not isinstance(error, ObjectNotFound)
             self.meter.count(
-                operation, Totals(requests=1, errors=int(failed), latency_ms=self._clock.boot_ms() - started_ms)
+                operation,
+                Totals(requests=1, errors=int(failed), latency_ms=self._clock.boot_ms() - started_ms),
+                causes,
             )
             raise
         finally:
@@ -169,34 +177,45 @@ class MeteredStore(WrappedStore):
                 bytes=size_bytes(answer),
                 latency_ms=self._clock.boot_ms() - started_ms,
             ),
+            causes,
         )
         return answer
 
     async def _put(self, key: str, views: Sequence[memoryview], size_bytes: int) -> None:
-        await self.measure(Operation.PUT, self._inner.put(key, views), size_bytes=lambda _: size_bytes)
+        await self.measure(
+            Operation.PUT, self._inner.put(key, views), causes=causes_of(key), size_bytes=lambda _: size_bytes
+        )
 
     async def _get(self, key: str) -> Fetched:
-        data = await self.measure(Operation.GET, self._inner.get(key), size_bytes=len)
+        data = await self.measure(Operation.GET, self._inner.get(key), causes=causes_of(key), size_bytes=len)
         return Fetched(data=data, size_bytes=len(data))
 
     async def _get_range(self, key: str, offset: int, length: int) -> Fetched:
-        data = await self.measure(Operation.RANGE_GET, self._inner.get_range(key, offset, length), size_bytes=len)
+        data = await self.measure(
+            Operation.RANGE_GET, self._inner.get_range(key, offset, length), causes=causes_of(key), size_bytes=len
+        )
         return Fetched(data=data, size_bytes=offset + length)
 
     async def _head(self, key: str) -> ObjectInfo:
-        return await self.measure(Operation.HEAD, self._inner.head(key))
+        return await self.measure(Operation.HEAD, self._inner.head(key), causes=causes_of(key))
 
     async def _list_page(self, prefix: str, start_after: str | None) -> ListPage:
         return await self.measure(
             Operation.LIST,
             self._inner.list_page(prefix, start_after=start_after),
+            causes=SHARED,
             requests=lambda page: max(1, -(-len(page.objects) // MAX_LIST_PAGE)),
         )
 
     async def _delete(self, keys: Sequence[str]) -> None:
         # S3 takes a thousand keys in a request.
         requests = -(-len(keys) // MAX_LIST_PAGE)
-        await self.measure(Operation.DELETE, self._inner.delete(keys), requests=lambda _: requests)
+        await self.measure(
+            Operation.DELETE,
+            self._inner.delete(keys),
+            causes=causes_of_deletion(keys),
+            requests=lambda _: requests,
+        )
 
     async def _open_upload(self, key: str) -> Upload:
         return _MeteredUpload(self, await self._inner.open_upload(key))
@@ -220,7 +239,11 @@ class _MeteredUpload(Upload):
 
     async def _measure(self, call: Awaitable[None], size_bytes: int) -> None:
         await self._store.measure(
-            Operation.MULTIPART, call, requests=lambda _: self._new_requests(), size_bytes=lambda _: size_bytes
+            Operation.MULTIPART,
+            call,
+            causes=causes_of(self.key),
+            requests=lambda _: self._new_requests(),
+            size_bytes=lambda _: size_bytes,
         )
 
     def _new_requests(self) -> int:

@@ -27,6 +27,7 @@ class Fake:
         self.problems: list[HealthProblem] = []
         self.text = b"# metrics\n"
         self.broken = False
+        self.costs: dict[str, object] | None = None
 
     async def health(self) -> HealthReport:
         if self.broken:
@@ -45,6 +46,7 @@ async def served(fake: Fake, **limits: float) -> AsyncIterator[AdminServer]:
         clock=ManualClock(wall_ms=1_700_000_060_000),
         health=fake.health,
         metrics=fake.metrics,
+        costs=lambda: fake.costs,
     )
     await server.bind()
     await server.open()
@@ -82,7 +84,12 @@ async def test_each_path_answers() -> None:
         assert (status, json.loads(body)) == (200, {"state": "ready", "process": "agent a", "problems": []})
         status, body = await get(server, "/")
         assert status == 404
-        assert "/livez, /readyz, /metrics" in json.loads(body)["error"]
+        assert "/livez, /readyz, /metrics, /costs" in json.loads(body)["error"]
+        status, body = await get(server, "/costs")
+        assert (status, "not open yet" in json.loads(body)["error"]) == (503, True)
+        fake.costs = {"requests": {"put": 1}}
+        status, body = await get(server, "/costs")
+        assert (status, json.loads(body)) == (200, {"requests": {"put": 1}})
         assert await ask(server, b"HEAD /metrics HTTP/1.1\r\nHost: a\r\n\r\n") == (200, b"")
 
 
@@ -168,6 +175,7 @@ async def test_a_taken_port_is_an_error_that_names_the_setting_and_keeps_no_sock
             clock=ManualClock(),
             health=fake.health,
             metrics=fake.metrics,
+            costs=lambda: None,
         )
         with pytest.raises(ConfigError, match=f"another process listens on 127.0.0.1:{port}.*--admin-listen"):
             await server.bind()

@@ -43,7 +43,9 @@ from streamhouse.metadata.opening import open_metadata
 from streamhouse.objectstore.faults import FaultyStore, StoreFault
 from streamhouse.objectstore.keys import SharedBlobKey
 from streamhouse.objectstore.memory import MemoryStore
+from streamhouse.objectstore.metering import Meter, MeteredStore
 from streamhouse.objectstore.objects import Operation
+from streamhouse.objectstore.topic_requests import PARTS_PER_REQUEST, SHARED_NAME
 from streamhouse.testing.services import PostgresService
 from streamhouse.wire.batch import validate
 
@@ -423,6 +425,17 @@ async def test_damage_is_found_before_anything_is_adopted(small: World) -> None:
     await small.stage.cluster.store.delete([piece.object.key])
     with pytest.raises(ObjectNotFound):
         await adoption.verify(from_producer)
+
+
+async def test_s2_31_the_reads_of_the_check_are_the_topics(small: World) -> None:
+    node = await small.stage.node()
+    await lead(small, node)
+    share = await small.intend(batch("s1"), batch("s2"))
+    adoption, meter = small.adoption(node), Meter()
+    meter.topics.name_of = {small.topic.topic_id: "t"}.get
+    adoption.store = MeteredStore(adoption.store, meter=meter, clock=ManualClock())
+    await adoption.verify(share)
+    assert meter.topics.read() == {SHARED_NAME: {}, "t": {Operation.RANGE_GET: 2 * PARTS_PER_REQUEST}}
 
 
 class Loop:

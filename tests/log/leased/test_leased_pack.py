@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from node import a_partition, batch, pending, values_in
+from node import TOPIC, a_partition, batch, pending, values_in
 
 from streamhouse.core.randomness import SeededRandomness
 from streamhouse.formats.segment_v1_reader import read_segment
@@ -93,6 +93,13 @@ def test_small_chunks_share_one_blob_and_each_slice_is_found_in_it() -> None:
         [(50, "b"), (51, "c"), (52, "d")],
         [(9, "e")],
     ]
+
+
+def test_s2_31_an_object_says_how_many_bytes_each_topic_has_in_it() -> None:
+    (whole,), _ = packed([chunk(0, batch("a"))], [])
+    assert whole.bytes_by_topic == {TOPIC: whole.object.size_bytes}
+    (blob,), _ = packed([], [chunk(1, batch("b", "c")), chunk(2, batch("d"), batch("e"))])
+    assert blob.bytes_by_topic == {TOPIC: len(batch("b", "c")) + len(batch("d")) + len(batch("e"))}
 
 
 def test_r9_the_commit_lists_the_batches_of_producers_by_themselves() -> None:

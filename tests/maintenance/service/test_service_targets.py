@@ -36,6 +36,8 @@ def test_s2_12_a_deleted_topic_leaves_and_one_of_its_name_is_another() -> None:
     assert targets.discover([topic("orders", number=2)]).new == 1
     assert len(targets) == 1
     assert targets.get(topic("orders", number=1).partition_keys()[0]) is None
+    assert targets.name_of(topic("orders", number=1).topic_id) is None
+    assert targets.name_of(topic("orders", number=2).topic_id) == "orders"
     assert targets.discover([]).new == 0
     assert len(targets) == 0
 

@@ -10,7 +10,14 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from streamhouse.app.costs import ProcessCost, StoredCost, check_address, costs_by_process, stored_costs
+from streamhouse.app.costs import (
+    ProcessCost,
+    StoredCost,
+    check_address,
+    costs_by_process,
+    requests_by_topic,
+    stored_costs,
+)
 from streamhouse.app.logs import set_up_logs
 from streamhouse.app.maintenance_passes import MaintenancePasses, PassEnd, run_pass
 from streamhouse.cli.conventions import emit, note
@@ -22,8 +29,9 @@ from streamhouse.core.errors import InvalidRequest
 from streamhouse.core.randomness import SystemRandomness
 from streamhouse.core.settings import LogLevel, Settings
 from streamhouse.metadata.contract import Topic
-from streamhouse.objectstore.metering import storage_cost_usd_month
+from streamhouse.objectstore.metering import request_cost_usd, storage_cost_usd_month
 from streamhouse.objectstore.objects import Operation
+from streamhouse.objectstore.topic_requests import OTHER_NAME, PARTS_PER_REQUEST, SHARED_NAME
 
 _MONTH_S: Final = 30 * 86_400
 _LONG_ENOUGH_S: Final = 3_600
@@ -42,7 +50,10 @@ class CostBy(StrEnum):
 
 
 _COLUMNS: Final[Mapping[CostBy, tuple[str, ...]]] = {
-    CostBy.TOPIC: ("topic", "partitions", "entries", "log_bytes", "stored_bytes", "storage_usd_per_month"),
+    CostBy.TOPIC: (
+        *("topic", "partitions", "entries", "log_bytes", "stored_bytes", "storage_usd_per_month"),
+        *("writes", "lists", "reads", "request_cost_usd"),
+    ),
     CostBy.PREFIX: ("prefix", "objects", "stored_bytes", "storage_usd_per_month"),
     CostBy.PROCESS: ("process", "address", "writes", "lists", "reads", "request_cost_usd", "up_s", "problem"),
 }
@@ -75,13 +86,13 @@ def cost(
 ) -> None:
     """Estimate what the requests and the stored bytes of the cluster cost on S3, and show what causes it.
 
-    Requests are those that live processes have counted since their start. What is stored is listed, which costs one
-    request for 1,000 objects; `--by process` lists nothing.
+    Requests are those that live processes have counted since their start; `--by topic` divides them between topics.
+    What is stored is listed, which costs one request for 1,000 objects; `--by process` lists nothing.
     """
     settings = chosen.load().settings
     for each in address or ():
         check_address(each)
-    if address and by in (CostBy.TOPIC, CostBy.PREFIX):
+    if address and by is CostBy.PREFIX:
         raise InvalidRequest(f"--by {by} asks no process, so --address has no effect", hint="leave one of them out")
     log = settings.log
     set_up_logs(replace(log, level=LogLevel.WARNING) if log.level is LogLevel.INFO else log)
@@ -108,7 +119,7 @@ async def _find(
     topics: list[Topic],
     addresses: list[str],
 ) -> None:
-    if by in (None, CostBy.PROCESS):
+    if by is not CostBy.PREFIX:
         report.processes = await costs_by_process(
             maintenance, alive_within_ms=settings.agent.liveness_timeout_ms, more=addresses
         )
@@ -120,26 +131,34 @@ async def _find(
         case CostBy.PREFIX:
             report.rows = _prefix_rows(report.stored)
         case CostBy.TOPIC:
-            report.rows = _topic_rows(report.stored)
+            report.rows = _topic_rows(report.stored, report.processes or [])
 
 
 # Rows.
 
 
 def _process_row(cost: ProcessCost) -> dict[str, Any]:
-    counts = {operation.value: cost.requests.get(operation, 0) for operation in Operation}
-    known = not cost.problem
     return {
         "process": cost.process,
         "address": cost.address,
-        "writes": counts["put"] + counts["multipart"] if known else None,
-        "lists": counts["list"] if known else None,
-        "reads": counts["get"] + counts["range_get"] + counts["head"] if known else None,
-        "requests": counts if known else None,
-        "request_cost_usd": cost.request_cost_usd if known else None,
+        **_request_fields(None if cost.problem else cost.requests),
         "request_cost_usd_per_month": _per_month(cost),
         "up_s": None if cost.up_s is None else round(cost.up_s),
         "problem": cost.problem or None,
+    }
+
+
+def _request_fields(requests: Mapping[Operation, float] | None) -> dict[str, Any]:
+    """None: they are not known."""
+    if requests is None:
+        return dict.fromkeys(("writes", "lists", "reads", "requests", "request_cost_usd"))
+    counts = {operation.value: requests.get(operation, 0) for operation in Operation}
+    return {
+        "writes": counts["put"] + counts["multipart"],
+        "lists": counts["list"],
+        "reads": counts["get"] + counts["range_get"] + counts["head"],
+        "requests": counts,
+        "request_cost_usd": request_cost_usd(requests),
     }
 
 
@@ -163,34 +182,45 @@ def _prefix_rows(stored: StoredCost | None) -> list[dict[str, Any]]:
     ]
 
 
-def _topic_rows(stored: StoredCost | None) -> list[dict[str, Any]]:
-    """The most expensive first; what is no topic's last."""
+def _topic_rows(stored: StoredCost | None, processes: list[ProcessCost]) -> list[dict[str, Any]]:
+    """The topic that stores most first; then deleted topics that made requests; what is no topic's last."""
     assert stored is not None
     shares = stored.shares
+    answered = [each for each in processes if not each.problem]
+    parts = requests_by_topic(answered)
+
+    def requests(name: str) -> dict[str, Any]:
+        counts = {operation: count / PARTS_PER_REQUEST for operation, count in parts.get(name, {}).items()}
+        return _request_fields(counts if answered else None)
+
     rows = [
         {
             "topic": share.name,
             "partitions": share.partitions,
             "entries": share.entries,
             "log_bytes": share.log_bytes,
-            "stored_bytes": share.stored_bytes,
-            "objects": share.objects,
-            "shared_objects": share.shared_objects,
-            "storage_usd_per_month": storage_cost_usd_month(share.stored_bytes),
+            **_stored_fields(share.stored_bytes, share.objects, share.shared_objects),
+            **requests(share.name),
         }
         for share in sorted(shares.topics.values(), key=lambda each: (-each.stored_bytes, each.name))
     ]
-    unowned = {
-        "topic": _NO_TOPIC,
-        "partitions": None,
-        "entries": None,
-        "log_bytes": None,
-        "stored_bytes": shares.unowned_bytes,
-        "objects": shares.unowned_objects,
-        "shared_objects": None,
-        "storage_usd_per_month": storage_cost_usd_month(shares.unowned_bytes),
+    no_log = {"partitions": None, "entries": None, "log_bytes": None}
+    without_log = parts.keys() - {share.name for share in shares.topics.values()}
+    rows += [
+        {"topic": name, **no_log, **_stored_fields(None, None, None), **requests(name)}
+        for name in sorted(without_log, key=lambda name: (name in (OTHER_NAME, SHARED_NAME), name))
+    ]
+    unowned = _stored_fields(shares.unowned_bytes, shares.unowned_objects, None)
+    return [*rows, {"topic": _NO_TOPIC, **no_log, **unowned, **_request_fields(None)}]
+
+
+def _stored_fields(size_bytes: int | None, objects: int | None, shared_objects: int | None) -> dict[str, Any]:
+    return {
+        "stored_bytes": size_bytes,
+        "objects": objects,
+        "shared_objects": shared_objects,
+        "storage_usd_per_month": None if size_bytes is None else storage_cost_usd_month(size_bytes),
     }
-    return [*rows, unowned]
 
 
 # What is shown.
@@ -225,7 +255,6 @@ def _sum_of_all(figures: list[float | None]) -> float | None:
 def _notes(report: _Report, by: CostBy | None) -> list[str]:
     notes = [f"{_where(each)} is not in the sums: {each.problem}" for each in report.processes or () if each.problem]
     if by is CostBy.TOPIC:
-        notes.append("requests are not counted by topic; `--by process` has them")
         left_out = 0 if report.stored is None else report.stored.shares.blobs_left_out
         if left_out:
             notes.append(f"{left_out:,} entries lie in shared blobs beyond the limit; those blobs count as {_NO_TOPIC}")
@@ -254,5 +283,5 @@ def _cell(what: str, value: object) -> str:
     if value is None or value == "":
         return "-"
     if isinstance(value, float):
-        return f"${value:,.6f}"
+        return f"${value:,.6f}" if "usd" in what else f"{value:,.2f}"
     return f"{value:,}" if isinstance(value, int) else str(value)

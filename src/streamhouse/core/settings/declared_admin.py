@@ -14,8 +14,8 @@ class AdminSettings:
     """The admin port: health and metrics over HTTP."""
 
     enabled: bool | None = optional_boolean(
-        doc="Serve `/livez`, `/readyz` and `/metrics`. Unset: yes in `streamhouse dev`, `agent` and `server`, no when "
-        "opened from Python.",
+        doc="Serve `/livez`, `/readyz`, `/metrics` and `/costs`. Unset: yes in `streamhouse dev`, `agent` and "
+        "`server`, no when opened from Python.",
         why="a program that uses the Python API did not ask for a network port",
     )
     listen: tuple[Address, ...] = addresses(
@@ -50,6 +50,16 @@ class AdminSettings:
         at_most="10m",
         doc="How long a client may take to send its request, and to take the answer.",
         why="Prometheus gives up after ten seconds",
+    )
+
+    metric_topics: int = number(
+        200,
+        at_least=0,
+        at_most=10_000,
+        doc="How many topics have metrics of their own for their requests to the object store and the cost of these: "
+        'the first that made any. Further ones are together in `topic="(other)"`; `streamhouse cost --by topic` has '
+        "all.",
+        why="about a thousand series in a process, which Prometheus and a scrape take without notice",
     )
 
     @property

@@ -3,6 +3,7 @@
     /livez      200 while the event loop runs; restart the process when it does not answer
     /readyz     200 or 503, and in JSON what is wrong, since when, and what to do (health.py)
     /metrics    the metrics of the process in Prometheus' text format (core/metrics.py)
+    /costs      its requests to the object store by topic, in JSON, for `streamhouse cost`; 503 before the store is open
 
 A front end as gateway/front_end.py has it, with one difference: a process opens it first and closes it last, so that it
 can say "it starts" and "it stops". It reads and changes nothing but what it is given.
@@ -54,12 +55,15 @@ class AdminServer:
         clock: Clock,
         health: Callable[[], Awaitable[HealthReport]],
         metrics: Callable[[], bytes],
+        costs: Callable[[], Mapping[str, object] | None],
     ) -> None:
+        """``costs``: None while there is nothing to count yet."""
         self._listen = list(listen)
         self._limits = limits
         self._clock = clock
         self._health = health
         self._metrics = metrics
+        self._costs = costs
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
         self._under_way: set[asyncio.Task[None]] = set()
@@ -67,6 +71,7 @@ class AdminServer:
             "/livez": self._livez,
             "/readyz": self._readyz,
             "/metrics": self._scrape,
+            "/costs": self._say_costs,
         }
 
     @property
@@ -198,6 +203,12 @@ class AdminServer:
 
     async def _scrape(self) -> Response:
         return Response(status=HTTPStatus.OK, body=self._metrics(), content_type=CONTENT_TYPE)
+
+    async def _say_costs(self) -> Response:
+        costs = self._costs()
+        if costs is None:
+            return as_json(HTTPStatus.SERVICE_UNAVAILABLE, {"error": "the object store is not open yet; ask again"})
+        return as_json(HTTPStatus.OK, costs)
 
 
 async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -52,6 +52,7 @@ from streamhouse.metadata.contract import (
     Verdict,
 )
 from streamhouse.objectstore.contract import ObjectStore
+from streamhouse.objectstore.topic_requests import caused_by
 
 _BARRIER_FLUSH_S: Final = 5.0
 """The longest time for which appends are refused because of a flush that does not end."""
@@ -101,12 +102,13 @@ class Adoption:
                 raise UnsupportedVersion(f"{share}: {piece.object.key} has the unknown encoding {piece.encoding!r}")
             async with self._gate.admit(piece.byte_length):
                 try:
-                    await self._verify(piece)
+                    await self._verify(piece, share.key)
                 except CorruptData:
-                    await self._verify(piece)  # read it again: the download may have been damaged
+                    await self._verify(piece, share.key)  # read it again: the download may have been damaged
 
-    async def _verify(self, piece: IntentSlice) -> None:
-        data = await self.store.get_range(piece.object.key, piece.byte_offset, piece.byte_length)
+    async def _verify(self, piece: IntentSlice, key: PartitionKey) -> None:
+        with caused_by({key.topic_id: piece.byte_length}):
+            data = await self.store.get_range(piece.object.key, piece.byte_offset, piece.byte_length)
         await self.offload.run(_check, data, piece)
 
     async def adopt(self, share: Share) -> None:

@@ -26,6 +26,7 @@ from streamhouse.log.leased.pack import PackedObject, Placed, packing
 from streamhouse.log.leased.partition import Chunk, Phase
 from streamhouse.metadata.contract import LeasedSlice, MetadataStore, SliceOutcome, Verdict
 from streamhouse.objectstore.contract import ObjectStore
+from streamhouse.objectstore.topic_requests import caused_by
 
 T = TypeVar("T")
 
@@ -187,11 +188,12 @@ class Committer:
 
     async def put(self, packed: PackedObject) -> None:
         # OSError: the client library of a store may raise one. It also means "try again".
-        await self._persist(
-            lambda: self.store.put(packed.object.key, packed.buffers, accept_equal=True),
-            (StoreError, OSError),
-            self._note_store,
-        )
+        with caused_by(packed.bytes_by_topic):
+            await self._persist(
+                lambda: self.store.put(packed.object.key, packed.buffers, accept_equal=True),
+                (StoreError, OSError),
+                self._note_store,
+            )
 
     async def back_off(self, tries: int) -> None:
         """Pause after this many failed tries in a row."""

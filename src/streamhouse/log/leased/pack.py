@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from streamhouse.core.ids import TopicId
 from streamhouse.core.limits import MAX_BLOB_BYTES
 from streamhouse.formats.segment_v1_writer import SegmentWriter
 from streamhouse.formats.shared_blob_v1_writer import BlobWriter
@@ -29,6 +30,15 @@ class PackedObject:
     object: ObjectRef
     buffers: Sequence[BytesLike]
     placed: tuple[Placed, ...]
+
+    @property
+    def bytes_by_topic(self) -> dict[TopicId, int]:
+        """The bytes of each topic in the object, by which the cost of its upload is divided."""
+        found: dict[TopicId, int] = {}
+        for each in self.placed:
+            topic_id = each.slice.key.topic_id
+            found[topic_id] = found.get(topic_id, 0) + each.slice.byte_length
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,6 +39,7 @@ from streamhouse.log.reader.options import ReaderOptions, ReaderStats
 from streamhouse.log.reader.sharing import ByteGate, ByteLru, SharedCalls
 from streamhouse.metadata.contract import KAFKA_BATCHES, SEGMENT_V1, Entry
 from streamhouse.objectstore.contract import ObjectStore
+from streamhouse.objectstore.topic_requests import caused_by
 
 T = TypeVar("T")
 
@@ -183,7 +184,7 @@ class ObjectReader:
     async def _fetch(self, stretch: Stretch) -> Block:
         async def once() -> Block:
             async with self._gate.admit(stretch.memory_bytes):
-                return await self._decode(stretch, await self._get(stretch.entry, stretch.bytes))
+                return await self._decode(stretch, await self._get(stretch.key, stretch.entry, stretch.bytes))
 
         block = await self._twice(stretch.key, stretch.entry, stretch.bytes, once, stretch)
         self._keep(stretch, block)
@@ -197,7 +198,7 @@ class ObjectReader:
         span = range_of([each.info for each in run if each.info is not None])
         async with self._gate.admit(sum(each.memory_bytes for each in run)):
             try:
-                stored = await self._get(run[0].entry, span)
+                stored = await self._get(run[0].key, run[0].entry, span)
             except ObjectNotFound as error:
                 raise _missing(run[0].key, run[0].entry) from error
             except ReadPastEnd:  # cut off somewhere: the first blocks may still be there
@@ -226,7 +227,7 @@ class ObjectReader:
             async with self._gate.admit(tail.length):
                 data = memoryview(b"")
                 while (need := reader.need()) is not None:
-                    data = await self._get(entry, need)
+                    data = await self._get(key, entry, need)
                     reader.feed(data)
                 if whole:
                     check_head(data)
@@ -266,15 +267,16 @@ class ObjectReader:
             data = await self._offload.run(decode_block, stored, stretch.info)
         return segment_block(data, stretch.info, sparse=stretch.sparse)
 
-    async def _get(self, entry: Entry, wanted: ByteRange) -> memoryview:
+    async def _get(self, key: PartitionKey, entry: Entry, wanted: ByteRange) -> memoryview:
         """Bytes of an entry's object; the range counts from the object's start."""
         self._stats.downloads += 1
         self._stats.downloaded_bytes += wanted.length
-        if wanted.length <= _PIECE_BYTES:
-            return await self._store.get_range(entry.object_key, wanted.offset, wanted.length)
-        data = bytearray()
-        for at in range(wanted.offset, wanted.end, _PIECE_BYTES):
-            data += await self._store.get_range(entry.object_key, at, min(_PIECE_BYTES, wanted.end - at))
+        with caused_by({key.topic_id: wanted.length}):
+            if wanted.length <= _PIECE_BYTES:
+                return await self._store.get_range(entry.object_key, wanted.offset, wanted.length)
+            data = bytearray()
+            for at in range(wanted.offset, wanted.end, _PIECE_BYTES):
+                data += await self._store.get_range(entry.object_key, at, min(_PIECE_BYTES, wanted.end - at))
         return memoryview(data)
 
     async def _twice(

@@ -37,6 +37,7 @@ from streamhouse.maintenance.compaction.sources import (
 from streamhouse.metadata.contract import SEGMENT_V1, Entry, EntryKind, ObjectRef
 from streamhouse.objectstore.contract import ObjectStore
 from streamhouse.objectstore.keys import CompactedKey
+from streamhouse.objectstore.topic_requests import caused_by
 
 READ_AHEAD_BYTES: Final = 8 * MIB
 """The most bytes of one item that are fetched, or wait to be copied. A single read may be larger."""
@@ -183,7 +184,8 @@ async def _index(key: PartitionKey, source: Entry, store: ObjectStore) -> Index:
 
 async def _fetch(key: PartitionKey, read: SourceRead, store: ObjectStore) -> Sequence[memoryview]:
     try:
-        return await store.get_ranges(read.object_key, read.ranges)
+        with caused_by({key.topic_id: read.size_bytes}):
+            return await store.get_ranges(read.object_key, read.ranges)
     except ObjectNotFound as error:
         raise damaged(key, read.parts[0].source, error.message, missing=True) from error
     except ReadPastEnd as error:

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from streamhouse.core import topic_config
 from streamhouse.core.errors import StreamHouseError
-from streamhouse.core.ids import PartitionKey
+from streamhouse.core.ids import PartitionKey, TopicId
 from streamhouse.core.randomness import Randomness
 from streamhouse.core.topic_config import TopicConfig
 from streamhouse.metadata.contract import Topic
@@ -71,6 +71,10 @@ class Targets:
 
     def get(self, key: PartitionKey) -> CompactionTarget | None:
         return self._known.get(key)
+
+    def name_of(self, topic_id: TopicId) -> str | None:
+        target = self._known.get(PartitionKey(topic_id, 0))
+        return None if target is None else target.topic
 
     def count(self, kind: TaskKind) -> int:
         return sum(target.kind is kind for target in self._known.values())
