@@ -122,7 +122,7 @@ async def test_s2_31_processes_show_the_requests_that_their_meters_count(cluster
     assert before.request_cost_usd <= rows["a-1"]["request_cost_usd"] <= after.request_cost_usd
     assert before.request_cost_usd > 0
     assert rows["a-1"]["request_cost_usd_per_month"] is None, "a minute says little of a month"
-    assert rows["127.0.0.1:1"]["problem"]
+    assert rows["127.0.0.1:1"]["problem"] == "Connection refused"
     assert (found["summary"]["processes"], found["summary"]["unreachable_processes"]) == (1, 1)
     assert found["summary"]["request_cost_usd"] == rows["a-1"]["request_cost_usd"]
     assert any(note.startswith("127.0.0.1:1 is not in the sums") for note in found["notes"])

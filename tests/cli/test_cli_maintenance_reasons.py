@@ -51,7 +51,7 @@ def test_s2_16_compaction_says_what_its_plan_waits_for() -> None:
 def test_s3_2_retention_says_why_each_partition_keeps_its_records() -> None:
     assert nothing_to_retain({}) == "nothing to do: 0 partitions looked at"
     assert nothing_to_retain({RetentionKept.EMPTY: 1, RetentionKept.WITHIN: 2}) == (
-        "nothing to do: 3 partitions looked at: 2 are within their limits, 1 has no records"
+        "nothing to do: 3 partitions looked at: 2 are within their limits, 1 has nothing in the object store"
     )
     said = nothing_to_retain({RetentionKept.HELD: 1, RetentionKept.UNLIMITED: 1_000})
     assert "1,001 partitions looked at: 1 is held back by a reader, 1,000 keep everything (no delete" in said

@@ -92,9 +92,14 @@ def _ask(name: str, address: str, now_s: float) -> ProcessCost:
     try:
         requests, started_s = read_requests(_get_metrics(address))
     except (_NoAnswer, OSError, http.client.HTTPException, ValueError) as error:
-        return ProcessCost(process=name, address=address, problem=str(error) or type(error).__name__)
+        return ProcessCost(process=name, address=address, problem=_words_of(error))
     up_s = None if started_s is None else max(0.0, now_s - started_s)
     return ProcessCost(process=name, address=address, requests=requests, up_s=up_s)
+
+
+def _words_of(error: Exception) -> str:
+    """Without the number that an error of the system has in front of its words."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
 
 
 def _get_metrics(address: str) -> str:

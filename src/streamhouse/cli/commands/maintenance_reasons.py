@@ -17,10 +17,10 @@ _NAMED_PINS: Final = 5
 _KEPT: Final[Mapping[RetentionKept, tuple[str, str]]] = {
     RetentionKept.WITHIN: ("is within its limits", "are within their limits"),
     RetentionKept.HELD: ("is held back by a reader", "are held back by readers"),
-    RetentionKept.EMPTY: ("has no records", "have no records"),
+    RetentionKept.EMPTY: ("has nothing in the object store", "have nothing in the object store"),
     RetentionKept.UNLIMITED: ("keeps everything", "keep everything"),
 }
-"""Of one partition, and of several."""
+"""What is said of one partition, and of several."""
 
 
 def nothing_to_compact(

@@ -89,7 +89,7 @@ class RetentionStep:
     outcome: RetentionOutcome
     item: RetentionItem | None = None
     kept: RetentionKept | None = None
-    """Of the outcome NOTHING."""
+    """The reason for the outcome NOTHING."""
     error: Exception | None = None
     done: int
     total: int
