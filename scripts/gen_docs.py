@@ -323,7 +323,10 @@ def option_row(option: Any, command: Any) -> list[str]:
     if is_setting_flag(option) or option.hidden or option.name in ("install_completion", "show_completion"):
         return []
     if option.param_type_name == "argument":
-        return [code(option.metavar or option.name.upper()), option.help or ""]
+        name = option.metavar or option.name.upper()
+        if option.nargs == -1:
+            name = f"{name}…" if option.required else f"[{name}]…"
+        return [code(name), option.help or ""]
     value = "" if option.is_flag else f" {option.display_type_rich(ctx=typer.Context(command))}"
     names = [*option.opts, *option.secondary_opts]
     return [", ".join(code(name + value) for name in names), option.help or ""]

@@ -151,7 +151,7 @@ def test_the_demo_in_an_impossible_directory_is_one_line(tmp_path: Path) -> None
     (tmp_path / "file").write_text("not a directory")
     done = streamhouse("demo", "--data-dir", str(tmp_path / "file" / "data"))
     assert done.returncode != 0
-    assert "cannot make the directory" in done.stderr
+    assert f"is inside {tmp_path / 'file'}, which is a file" in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from streamhouse.cli.exit_codes import ExitCode
 from streamhouse.metadata.contract import AgentInfo
 from streamhouse.objectstore.objects import Operation
 from streamhouse.objectstore.topic_requests import PARTS_PER_REQUEST
@@ -121,7 +122,7 @@ async def test_s2_31_processes_show_the_requests_that_their_meters_count(cluster
     assert before.request_cost_usd <= rows["a-1"]["request_cost_usd"] <= after.request_cost_usd
     assert before.request_cost_usd > 0
     assert rows["a-1"]["request_cost_usd_per_month"] is None, "a minute says little of a month"
-    assert rows["127.0.0.1:1"]["problem"]
+    assert rows["127.0.0.1:1"]["problem"] == "Connection refused"
     assert (found["summary"]["processes"], found["summary"]["unreachable_processes"]) == (1, 1)
     assert found["summary"]["request_cost_usd"] == rows["a-1"]["request_cost_usd"]
     assert any(note.startswith("127.0.0.1:1 is not in the sums") for note in found["notes"])
@@ -206,7 +207,9 @@ async def test_s2_31_sums_alone_are_shown_without_by(tmp_path: Path) -> None:
     shown = dict(line.split() for line in done.stdout.splitlines()[1:])
     assert shown["stored_objects"] == str(len(await sizes(cluster)))
     assert shown["processes"] == "0"
-    assert shown["request_cost_usd_per_month"] == "-"
+    assert shown["request_cost_usd"] == shown["request_cost_usd_per_month"] == "unknown"
+    assert "what requests cost is unknown: no live agent is registered in sqlite://" in done.stderr
+    assert "start an agent" in done.stderr
     assert "an estimate: list prices of S3 Standard in us-east-1" in done.stderr
 
 
@@ -223,3 +226,17 @@ async def test_addresses_are_refused_where_no_process_is_asked(tmp_path: Path) -
     done = await run(local_cluster(tmp_path / "data"), "--by", "prefix", "--address", "127.0.0.1:1")
     assert done.returncode == 2
     assert "--by prefix asks no process" in done.stderr
+
+
+async def test_s2_31_requests_that_no_process_tells_are_unknown_and_not_free(tmp_path: Path) -> None:
+    cluster = local_cluster(tmp_path / "data")
+    await cluster.fill("orders", flushes=1)
+    summary = (await document(cluster))["summary"]
+    assert summary["stored_bytes"] > 0, "what is stored needs no process"
+    assert (summary["request_cost_usd"], summary["request_cost_usd_per_month"]) == (None, None)
+    done = await run(cluster, "--by", "process", "--address", "127.0.0.1:1", "--output", "json")
+    assert done.returncode == ExitCode.UNAVAILABLE
+    asked = json.loads(done.stdout)
+    assert asked["summary"]["request_cost_usd"] is None
+    assert "no process answered (asked: 127.0.0.1:1)" in done.stderr
+    assert "--address HOST:PORT" in done.stderr

@@ -271,7 +271,17 @@ async def test_verify_finds_damage_and_ends_with_its_own_code(cluster: Cluster) 
         (["vacuum"], ExitCode.USAGE, "pass --yes (nothing was changed)"),
         (["vacuum", "--yes", "--writer-grace", "1m"], ExitCode.USAGE, "wait for 30m or longer"),
         (["vacuum", "--yes", "--reader-grace", "soon"], ExitCode.USAGE, "'soon' is not a duration"),
-        (["compact", "--min-entries", "1"], ExitCode.USAGE, "let 2 ≤ least"),
+        (["retain", "order", "zzz"], ExitCode.NOT_FOUND, "there are no topics 'order', 'zzz' (did you mean orders?)"),
+        (
+            ["verify", *(f"x{number}" for number in range(13))],
+            ExitCode.NOT_FOUND,
+            "'x9' and 3 more (this cluster has orders)",
+        ),
+        (
+            ["compact", "--min-entries", "0"],
+            ExitCode.USAGE,
+            "one entry alone gains nothing, and one object takes the place of 2,000 at most (give 2 to 2000)",
+        ),
         (["verify", "--quick", "--deep"], ExitCode.USAGE, "give one of them"),
     ],
     ids=lambda each: " ".join(each) if isinstance(each, list) else "",
@@ -294,6 +304,70 @@ def test_no_cluster_is_made_by_mistake(cluster: Cluster, command: list[str]) -> 
     assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
     assert "there is no metadata in" in done.stderr
     assert not Path(cluster.chosen["data_dir"]).exists()
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["a file", "in a file"])
+def test_a_data_directory_that_is_a_file_is_refused(tmp_path: Path, inside: bool) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("mine")
+    chosen = file / "data" if inside else file
+    done = subprocess.run(
+        [*PROGRAM, "compact"],
+        env={**environment(), "STREAMHOUSE_DATA_DIR": str(chosen)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
+    what = f"is inside {file}, which is a file" if inside else "is a file"
+    assert done.stderr == (
+        f"error: data_dir from environment STREAMHOUSE_DATA_DIR must be a directory; {chosen} {what}"
+        " (name a directory with --data-dir or STREAMHOUSE_DATA_DIR; it is made if it does not exist)\n"
+    )
+    assert file.read_text() == "mine"
+
+
+# A pass without work says why.
+
+
+async def test_a_pass_that_does_nothing_says_why(cluster: Cluster) -> None:
+    await cluster.fill("orders", partitions=2)
+    await cluster.fill("by_key", cleanup_policy="compact", min_cleanable_dirty_ratio="1")
+    for plan in ([], ["--plan"]):
+        done = document(cluster, "compact", *plan)
+        (why,) = done["notes"]
+        assert why.startswith("nothing to do: 3 partitions looked at; 12 small entries wait: compaction takes 500 in a")
+        assert "; 5 entries to be compacted by key wait for the topic's min.cleanable.dirty.ratio" in why
+        assert done["summary"]["entries_waiting"] == 17, "the newest entry of a compacted log is never looked at (R18)"
+        (why,) = document(cluster, "retain", *plan)["notes"]
+        assert why.startswith(
+            "nothing to do: 3 partitions looked at: 2 are within their limits, 1 keeps everything (no delete"
+        )
+    (why,) = document(cluster, "vacuum", "--yes")["notes"]
+    assert why.startswith("nothing to delete: no object is older than the horizon, 20")
+
+
+async def test_s2_45_vacuum_shows_what_waits_and_which_pins_hold_it(cluster: Cluster) -> None:
+    await cluster.fill("orders")
+    async with cluster.open(embedded_agent=False) as sh:
+        await sh.stores.metadata.create_pin(sh.randomness.uuid(), owner="a long query", ttl_ms=3 * HOUR_MS)
+    document(cluster, "compact", "--min-entries", "2")
+    for command in (["vacuum", "--plan"], ["vacuum", "--yes"]):
+        done = document(cluster, *command)
+        seen = done["summary"]
+        assert (seen["objects"], seen["waiting_objects"], seen["pinned_objects"]) == (0, 6, 6)
+        assert seen["waiting_bytes"] == seen["pinned_bytes"] > 0
+        assert seen["waiting_until_ms"] > seen["horizon_ms"] + HOUR_MS
+        told = "\n".join(done["notes"])
+        assert f"6 objects ({seen['waiting_bytes']:,} bytes) that the log needs no more wait: the graces end by" in told
+        assert "stay until these pins end: a long query (since" in told
+    cluster.pass_time(4 * HOUR_MS)
+    done = document(cluster, "vacuum", "--yes")
+    assert (done["summary"]["waiting_objects"], done["summary"]["waiting_until_ms"]) == (0, None)
+    assert done["summary"]["objects"] == 6
+    assert done["notes"] == []
 
 
 @pytest.mark.parametrize(("typed", "deleted"), [("y\n", True), ("n\n", False), ("\n", False)])

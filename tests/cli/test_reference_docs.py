@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 
+from streamhouse.cli.main import load
 from streamhouse.core.settings import SCHEMA
 from streamhouse.core.topic_config import TOPIC_CONFIGS
 
@@ -72,3 +73,13 @@ def test_the_index_links_every_page_and_every_link_leads_somewhere(gen_docs: Mod
     for page in reference.glob("*.md"):
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (reference / target).exists(), f"{page.name} links to {target}"
+
+
+def test_help_and_reference_say_how_often_an_argument_may_be_given(gen_docs: ModuleType) -> None:
+    for name in ("compact", "compactor", "retain", "verify"):
+        command = load(name)
+        usage = command.collect_usage_pieces(command.make_context(name, [], resilient_parsing=True))
+        assert usage == ["[OPTIONS]", "[TOPIC]..."], name
+    page = gen_docs.render("cli.md")
+    assert "| `[TOPIC]…` | Only these topics" in page
+    assert "| `NAME…` | One or more names. |" in page

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import pickle
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
 import streamhouse.core.errors as errors
-from streamhouse.core.errors import LeaseHeldByOther, NotLeader, StaleEpoch, StoreUnavailable, StreamHouseError
+from streamhouse.core.errors import (
+    LeaseHeldByOther,
+    NotLeader,
+    RecordError,
+    StaleEpoch,
+    StoreUnavailable,
+    StreamHouseError,
+)
+from streamhouse.metadata.sqlite.connections import Busy
 
 KAFKA_CODES = {
     int(code): name
@@ -25,6 +37,27 @@ def every_class() -> list[type[StreamHouseError]]:
     found = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, StreamHouseError)]
     assert len(found) > 40
     return found
+
+
+def all_below(root: type[StreamHouseError]) -> list[type[StreamHouseError]]:
+    """The class and its subclasses, those that modules keep to themselves included if they are imported."""
+    return [root, *(each for child in root.__subclasses__() for each in all_below(child))]
+
+
+def example_of(each: type[StreamHouseError]) -> StreamHouseError:
+    """An error of this class, made from the arguments that it takes."""
+    values = {
+        str: "orders",
+        int: 7,
+        bool: True,
+        str | None: "wait",
+        Sequence[RecordError]: [RecordError(position=3, message="no key")],
+    }
+    wanted = inspect.signature(each).parameters
+    hints = get_type_hints(each.__init__)
+    given = {name: values[hints[name]] for name in wanted}
+    positional = [given.pop(name) for name, one in wanted.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
+    return each(*positional, **given)
 
 
 def drawn_tree() -> dict[str, str | None]:
@@ -90,3 +123,18 @@ def test_s3_13_a_stale_epoch_says_both_epochs() -> None:
     stale = StaleEpoch("orders-0", expected=3, actual=4)
     assert (stale.expected, stale.actual) == (3, 4)
     assert "epoch 3 of orders-0 is stale; it is at epoch 4" in str(stale)
+
+
+def test_errors_that_modules_keep_to_themselves_are_looked_at_too() -> None:
+    assert Busy in all_below(StreamHouseError)
+
+
+@pytest.mark.parametrize("each", all_below(StreamHouseError), ids=lambda each: each.__name__)
+def test_p4_every_error_survives_the_way_from_a_task_to_the_driver(each: type[StreamHouseError]) -> None:
+    sent = example_of(each)
+    sent.add_note("in task 3")
+    got = pickle.loads(pickle.dumps(sent))
+    assert type(got) is each
+    assert str(got) == str(sent)
+    assert (got.args, vars(got)) == (sent.args, vars(sent))
+    assert vars(copy.copy(sent)) == vars(sent)

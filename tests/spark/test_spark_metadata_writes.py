@@ -35,7 +35,7 @@ READS = {
     "get_partitions", "get_topic", "get_topic_by_id", "last_batch", "list_agents", "list_claims", "list_compactions",
     "list_definitions", "list_dereferenced", "list_flush_requests", "list_groups", "list_leases", "list_pins",
     "list_topics", "list_transfers", "list_unadopted", "load_producers", "now_ms", "pending_flush", "scan_entries",
-    "subscribe",
+    "subscribe", "sum_waiting_objects",
 }  # fmt: skip
 LIFECYCLE = {"open", "close"}
 """Files have methods of these names, too."""

@@ -115,6 +115,14 @@ def test_every_decision_is_listed() -> None:
     assert [name for name in re.findall(r"\((\d{4}-[^)]+\.md)\)", index) if name not in decisions] == []
 
 
+def test_the_decision_about_compiled_modules_lists_each_with_its_twin() -> None:
+    page = next((ROOT / "docs" / "adr").glob("0006-*.md")).read_text()
+    listed = re.findall(r"^\| `(\S+\.pyx)` \| `(\S+\.py)` \|", page, re.MULTILINE)
+    package = ROOT / "src" / "streamhouse"
+    assert {module for module, _ in listed} == {str(each.relative_to(package)) for each in package.rglob("*.pyx")}
+    assert all((package / twin).is_file() for _, twin in listed)
+
+
 def test_the_licence_is_the_whole_apache_licence() -> None:
     text = (ROOT / "LICENSE").read_text()
     assert "Version 2.0, January 2004" in text

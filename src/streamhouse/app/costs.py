@@ -90,10 +90,15 @@ def _ask(name: str, address: str) -> ProcessCost:
     try:
         page = parse_costs_page(_get(address))
     except (_NoAnswer, OSError, http.client.HTTPException, ValueError, RecursionError) as error:
-        return ProcessCost(process=name, address=address, problem=str(error) or type(error).__name__)
+        return ProcessCost(process=name, address=address, problem=_words_of(error))
     return ProcessCost(
         process=name, address=address, requests=page.requests, parts_by_topic=page.parts_by_topic, up_s=page.up_s
     )
+
+
+def _words_of(error: Exception) -> str:
+    """Without the number that an error of the system has in front of its words."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
 
 
 def _get(address: str) -> bytes:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from streamhouse.core.errors import MetadataMisconfigured, StoreMisconfigured, S
 from streamhouse.core.ids import PartitionKey
 from streamhouse.core.randomness import Randomness
 from streamhouse.core.settings import Settings
-from streamhouse.core.suggest import did_you_mean
+from streamhouse.core.suggest import closest
 from streamhouse.core.urls import local_path, mask_url, scheme_of
 from streamhouse.log.offload import Offload, ThreadOffload
 from streamhouse.maintenance.compaction.compactor import Compactor, CompactorOptions
@@ -75,11 +75,8 @@ class MaintenancePasses:
             return existing
         by_name = {topic.name: topic for topic in existing}
         wanted = list(dict.fromkeys(names))
-        for name in wanted:
-            if name not in by_name:
-                some = ", ".join(sorted(by_name)[:_NAMED]) or "no topics"
-                hint = did_you_mean(name, by_name, otherwise=f"this cluster has {some}")
-                raise TopicNotFound(f"there is no topic {name!r}", hint=hint)
+        if unknown := [name for name in wanted if name not in by_name]:
+            raise _no_such_topics(unknown, sorted(by_name))
         return [by_name[name] for name in wanted]
 
     def retention(self) -> Retention:
@@ -132,6 +129,18 @@ class MaintenancePasses:
                 outcome = await recover_compaction(compaction, metadata=self.stores.metadata, store=self.stores.objects)
                 finished += outcome is RecoveryOutcome.APPLIED
         return finished
+
+
+def _no_such_topics(unknown: Sequence[str], known: Sequence[str]) -> TopicNotFound:
+    what = "is no topic" if len(unknown) == 1 else "are no topics"
+    near = dict.fromkeys(name for each in unknown if (name := closest(each, known)) is not None)
+    hint = f"did you mean {_some(list(near))}?" if near else f"this cluster has {_some(known) or 'no topics'}"
+    return TopicNotFound(f"there {what} {_some([f'{name!r:.260}' for name in unknown])}", hint=hint)
+
+
+def _some(names: Sequence[str]) -> str:
+    left = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {left:,} more" if left > 0 else "")
 
 
 def compaction_rules(settings: Settings) -> CompactionRules:

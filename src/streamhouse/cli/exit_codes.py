@@ -32,7 +32,7 @@ MEANINGS: Final[Mapping[ExitCode, str]] = {
     ExitCode.USAGE: "a flag, setting, argument or request is wrong",
     ExitCode.NOT_FOUND: "a topic, partition, agent, group, transfer or object does not exist",
     ExitCode.CONFLICT: "it exists already, another process was faster, or another process holds it",
-    ExitCode.UNAVAILABLE: "a store does not answer, or the process that `status` asks; try again",
+    ExitCode.UNAVAILABLE: "a store does not answer, or no process that `status` or `cost` asks; try again",
     ExitCode.CORRUPT: "bytes failed a check",
     ExitCode.DENIED: "credentials or permissions",
     ExitCode.TOO_NEW: "written by a newer version",

@@ -67,3 +67,19 @@ class TestFile:
         found = load_settings().settings
         assert found.agent.zone == "of-the-process"
         assert found.data_dir == Path(os.path.realpath(tmp_path)) / "streamhouse-data"
+
+
+class TestDataDirectory:
+    """A path that is taken by a file is refused before anything is opened."""
+
+    @pytest.mark.parametrize("chosen", ["notes.txt", "notes.txt/data/deeper"])
+    def test_a_file_is_refused(self, tmp_path: Path, chosen: str) -> None:
+        (tmp_path / "notes.txt").write_text("mine")
+        refused = only(attempt_settings(flags={"data_dir": chosen}, environ={}, working_dir=tmp_path).problems)
+        assert f"must be a directory; {tmp_path / chosen} is " in refused.message
+        assert "it is made if it does not exist" in refused.hint
+
+    def test_what_does_not_exist_yet_is_fine(self, tmp_path: Path) -> None:
+        for chosen in (".", "new", "new/deeper"):
+            load_settings(flags={"data_dir": chosen}, environ={}, working_dir=tmp_path)
+        assert list(tmp_path.iterdir()) == []

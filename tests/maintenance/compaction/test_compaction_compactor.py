@@ -151,6 +151,16 @@ async def test_s2_16_what_one_pass_leaves_is_announced(sqlite_ground: Ground) ->
     assert await sqlite_ground.read(log.key) == log.bytes
 
 
+async def test_s2_16_what_waits_to_be_worth_an_object_is_told(ground: Ground) -> None:
+    first, second = await small_log(ground), await small_log(ground, name="second")
+    waiting = len(await first.entries()) + len(await second.entries())
+    patient = rules_with(AT_ONCE, min_entries=100, max_age_ms=3_600_000)
+    done = await ground.compactor(rules=patient).compact_once([first.key, second.key])
+    assert (done.stats.runs, done.waiting_entries) == (0, waiting)
+    done = await ground.compactor(rules=AT_ONCE).compact_once([first.key, second.key])
+    assert (done.stats.runs, done.waiting_entries) == (2, 0)
+
+
 async def test_partitions_that_do_not_exist_are_nothing_to_do(ground: Ground) -> None:
     log = await small_log(ground)
     await ground.metadata.delete_topic(log.topic.topic_id)

@@ -16,7 +16,7 @@ from streamhouse.core.errors import MetadataUnavailable
 from streamhouse.core.ids import PartitionKey
 from streamhouse.maintenance.retention import passes
 from streamhouse.maintenance.retention.holds import ReaderPlace
-from streamhouse.maintenance.retention.passes import Retention, RetentionOutcome, RetentionSummary
+from streamhouse.maintenance.retention.passes import Retention, RetentionKept, RetentionOutcome, RetentionSummary
 from streamhouse.maintenance.retention.plan import EntrySum
 
 O = RetentionOutcome  # noqa: E741
@@ -71,6 +71,25 @@ async def test_s3_2_a_topic_is_cut_by_its_own_policy_and_limits(
     await write(log, 100, 100, age_ms=2 * DAY_MS)
     assert (await Retention(metadata=backend.store).run()).freed.entries == expected
     assert await starts(backend, log.key) == (expected, 2)
+
+
+async def test_s3_2_a_pass_says_why_each_partition_keeps_its_records(backend: Backend) -> None:
+    limited, empty, unlimited = [
+        await led(backend, name=name, cleanup_policy=policy)
+        for name, policy in [("limited", "delete"), ("empty", "compact,delete"), ("unlimited", "compact")]
+    ]
+    await write(limited, 100)
+    await write(unlimited, 100)
+    kept = {step.topic: step.kept for step in await steps_of(Retention(metadata=backend.store))}
+    assert kept == {
+        "limited": RetentionKept.WITHIN,
+        "empty": RetentionKept.EMPTY,
+        "unlimited": RetentionKept.UNLIMITED,
+    }
+    await backend.advance(DAY_MS + 1)
+    summary = await Retention(metadata=backend.store).run()
+    assert summary.kept == {RetentionKept.EMPTY: 1, RetentionKept.UNLIMITED: 1}, "what goes has no reason to stay"
+    assert await starts(backend, empty.key) == (0, 0)
 
 
 async def test_s3_2_records_without_timestamps_go_by_the_time_of_their_commit(backend: Backend) -> None:
@@ -246,7 +265,8 @@ async def test_a_reader_holds_records_until_the_limit(backend: Backend) -> None:
         return ReaderPlace(offset=1, reader="slow")
 
     retention = Retention(metadata=backend.store, hold=hold)
-    assert (await retention.run(), asked) == (RetentionSummary(partitions=1), []), "nothing is due yet"
+    nothing = RetentionSummary(partitions=1, kept={RetentionKept.WITHIN: 1})
+    assert (await retention.run(), asked) == (nothing, []), "nothing is due yet"
     await backend.advance(DAY_MS + HOUR_MS)
     (step,) = await steps_of(retention)
     assert (step.outcome, asked) == (O.APPLIED, [log.key])
@@ -255,6 +275,7 @@ async def test_a_reader_holds_records_until_the_limit(backend: Backend) -> None:
     assert (step.item.held.slowest.offset, step.item.held.amount.entries) == (1, 2)
     (step,) = await steps_of(retention)
     assert (step.outcome, step.item is not None) == (O.NOTHING, True), "all that is due is held"
+    assert step.kept is RetentionKept.HELD
     assert await starts(backend, log.key) == (1, 3)
     await backend.advance(1)
     assert (await retention.run()).freed.entries == 2

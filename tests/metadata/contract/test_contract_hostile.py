@@ -135,6 +135,7 @@ ASKING_BY_NUMBER: dict[str, WithNumber] = {
     "advance_log_start": lambda b, led, n: b.store.advance_log_start(led.key, n),
     "raise_gc_horizon": lambda b, led, n: b.store.raise_gc_horizon(n),
     "list_dereferenced": lambda b, led, n: b.store.list_dereferenced(grace_ms=n, limit=1),
+    "sum_waiting_objects": lambda b, led, n: b.store.sum_waiting_objects(writer_grace_ms=n, reader_grace_ms=n, limit=1),
     "purge_deleted_topics": lambda b, led, n: b.store.purge_deleted_topics(limit=n),
     "create_pin": lambda b, led, n: b.store.create_pin(b.uuid(), owner="o", ttl_ms=n),
     "acquire_claim": lambda b, led, n: b.store.acquire_claim("c", owner="o", ttl_ms=n),

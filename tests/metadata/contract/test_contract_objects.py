@@ -10,7 +10,7 @@ from harness import Backend
 
 from streamhouse.core.errors import InvalidRequest, LimitExceeded
 from streamhouse.core.limits import MAX_KEYS_PER_CALL, MAX_ROWS_PER_SWEEP, MAX_TTL_MS
-from streamhouse.metadata.contract import EntryKind, IntentKey, Verdict
+from streamhouse.metadata.contract import EntryKind, IntentKey, Verdict, WaitingObjects
 
 
 async def trimmed(backend: Backend, name: str = "orders", *, size: int = 1000) -> str:
@@ -246,6 +246,37 @@ async def test_r7_an_object_dereferenced_in_the_very_millisecond_of_a_pin_stays(
     await backend.store.create_pin(backend.uuid(), owner="reader", ttl_ms=5000)
     await backend.advance(100)
     assert await deletable(backend) == []
+
+
+async def test_s2_45_what_has_to_stay_for_now_is_added_up(backend: Backend) -> None:
+    async def waiting(grace_ms: int = 0, *, limit: int = 10) -> WaitingObjects:
+        return await backend.store.sum_waiting_objects(writer_grace_ms=grace_ms, reader_grace_ms=grace_ms, limit=limit)
+
+    assert await waiting() == WaitingObjects()
+    await trimmed(backend, "before")
+    before_ms = backend.now_ms
+    await backend.advance(10)
+    assert await waiting() == WaitingObjects(), "no grace and no pin: a vacuum may take it"
+    young = await waiting(1000)
+    assert (young.objects, young.pinned_objects, young.last_dereferenced_ms) == (1, 0, before_ms)
+    assert young.size_bytes > 0
+    await backend.advance(2000)
+    assert await waiting(1000) == WaitingObjects()
+
+    pin = await backend.store.create_pin(backend.uuid(), owner="reader", ttl_ms=60_000)
+    await backend.advance(10)
+    await trimmed(backend, "after")
+    after_ms = backend.now_ms
+    await backend.advance(2000)
+    pinned = await waiting(1000)
+    assert (pinned.objects, pinned.pinned_objects, pinned.last_dereferenced_ms) == (1, 1, after_ms)
+    assert pinned.pinned_bytes == pinned.size_bytes == young.size_bytes
+    assert 0 < pinned.last_created_ms <= after_ms
+    both = await waiting(10_000)
+    assert (both.objects, both.pinned_objects, both.last_dereferenced_ms) == (2, 1, after_ms)
+    assert (await waiting(10_000, limit=1)).last_dereferenced_ms == before_ms
+    await backend.store.release_pins([pin.pin_id])
+    assert await waiting(1000) == WaitingObjects()
 
 
 async def test_r7_the_oldest_live_pin_decides(backend: Backend) -> None:

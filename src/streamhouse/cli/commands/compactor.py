@@ -26,7 +26,7 @@ def compactor(
     topics: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[TOPIC]…", help="Look after these topics only, without vacuum; after all if none is named."
+            metavar="TOPIC", help="Look after these topics only, without vacuum; after all if none is named."
         ),
     ] = None,
     id: Annotated[

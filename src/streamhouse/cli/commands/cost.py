@@ -28,6 +28,7 @@ from streamhouse.core.clock import SystemClock
 from streamhouse.core.errors import InvalidRequest
 from streamhouse.core.randomness import SystemRandomness
 from streamhouse.core.settings import LogLevel, Settings
+from streamhouse.core.urls import mask_url
 from streamhouse.metadata.contract import Topic
 from streamhouse.objectstore.metering import request_cost_usd, storage_cost_usd_month
 from streamhouse.objectstore.objects import Operation
@@ -36,6 +37,7 @@ from streamhouse.objectstore.topic_requests import OTHER_NAME, PARTS_PER_REQUEST
 _MONTH_S: Final = 30 * 86_400
 _LONG_ENOUGH_S: Final = 3_600
 """The requests of a shorter time say little of a month."""
+_NAMED: Final = 5  # processes in one sentence; the rows name all
 _NO_TOPIC: Final = "(no topic)"
 _ESTIMATE: Final = (
     "an estimate: list prices of S3 Standard in us-east-1, without transfer, tax and discounts; requests count from the"
@@ -108,7 +110,9 @@ def cost(
     if end.interrupted:
         note("interrupted: nothing is shown, because the sums are not complete")
         raise typer.Exit(ExitCode.INTERRUPTED)
-    _show(report, by, end, output)
+    _show(report, by, end, output, settings)
+    if by is CostBy.PROCESS and not _answered(report):
+        raise typer.Exit(ExitCode.UNAVAILABLE)
 
 
 async def _find(
@@ -229,11 +233,11 @@ def _stored_fields(size_bytes: int | None, objects: int | None, shared_objects: 
 def _summary(report: _Report, end: PassEnd) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if report.processes is not None:
-        answered = [each for each in report.processes if not each.problem]
+        answered = _answered(report)
         months = [_per_month(each) for each in answered]
         found["processes"] = len(answered)
         found["unreachable_processes"] = len(report.processes) - len(answered)
-        found["request_cost_usd"] = sum((each.request_cost_usd for each in answered), start=0.0)
+        found["request_cost_usd"] = sum(each.request_cost_usd for each in answered) if answered else None
         found["request_cost_usd_per_month"] = _sum_of_all(months)
     if report.stored is not None:
         total = report.stored.total
@@ -246,14 +250,20 @@ def _summary(report: _Report, end: PassEnd) -> dict[str, Any]:
     return found
 
 
+def _answered(report: _Report) -> list[ProcessCost]:
+    return [each for each in report.processes or () if not each.problem]
+
+
 def _sum_of_all(figures: list[float | None]) -> float | None:
     """None when one of them is not known, or there is none."""
     known = [each for each in figures if each is not None]
     return sum(known) if figures and len(known) == len(figures) else None
 
 
-def _notes(report: _Report, by: CostBy | None) -> list[str]:
+def _notes(report: _Report, by: CostBy | None, settings: Settings) -> list[str]:
     notes = [f"{_where(each)} is not in the sums: {each.problem}" for each in report.processes or () if each.problem]
+    if report.processes is not None and not _answered(report):
+        notes.append(_why_unknown(report.processes, settings))
     if by is CostBy.TOPIC:
         left_out = 0 if report.stored is None else report.stored.shares.blobs_left_out
         if left_out:
@@ -261,12 +271,24 @@ def _notes(report: _Report, by: CostBy | None) -> list[str]:
     return [*notes, _ESTIMATE]
 
 
+def _why_unknown(asked: list[ProcessCost], settings: Settings) -> str:
+    if asked:
+        named = ", ".join(_where(each) for each in asked[:_NAMED])
+        why = f"no process answered (asked: {named}{', …' if len(asked) > _NAMED else ''})"
+    else:
+        why = f"no live agent is registered in {mask_url(settings.metadata.url)}, so no process was asked"
+    return (
+        f"what requests cost is unknown: {why}; start an agent (`streamhouse dev` or `streamhouse agent`, with the same"
+        " settings), or name a process that runs with --address HOST:PORT"
+    )
+
+
 def _where(cost: ProcessCost) -> str:
     return cost.process if cost.address in (None, cost.process) else f"{cost.process} at {cost.address}"
 
 
-def _show(report: _Report, by: CostBy | None, end: PassEnd, output: Output) -> None:
-    summary, notes = _summary(report, end), _notes(report, by)
+def _show(report: _Report, by: CostBy | None, end: PassEnd, output: Output, settings: Settings) -> None:
+    summary, notes = _summary(report, end), _notes(report, by, settings)
     if output is Output.JSON:
         show_json({"by": by, "rows": report.rows, "summary": summary, "notes": notes})
     else:
@@ -274,7 +296,10 @@ def _show(report: _Report, by: CostBy | None, end: PassEnd, output: Output) -> N
             columns = _COLUMNS[by]
             show_table(columns, [[_cell(column, row[column]) for column in columns] for row in report.rows])
             emit("")
-        show_table(["what", "value"], [[what, _cell(what, value)] for what, value in summary.items()])
+        show_table(
+            ["what", "value"],
+            [[what, "unknown" if value is None else _cell(what, value)] for what, value in summary.items()],
+        )
     for words in notes:
         note(words)
 

@@ -41,7 +41,7 @@ from streamhouse.spark.definitions.service import DefinitionService, Place, plac
 S = TypeVar("S", bound=DefinitionService[Any])
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The name.")]
-Names = Annotated[list[str], typer.Argument(metavar="NAME…", help="One or more names.")]
+Names = Annotated[list[str], typer.Argument(metavar="NAME", help="One or more names.")]
 Start = Annotated[bool, typer.Option("--start/--no-start", help="Start it at once.")]
 Master = Annotated[
     str, typer.Option("--master", help="Where Spark runs: local[*], spark://host:7077 or sc://host:15002.")
@@ -164,7 +164,7 @@ class DefinitionCommands(ABC, Generic[S]):
     def run(
         self,
         chosen: ChosenSettings,
-        names: Annotated[list[str] | None, typer.Argument(metavar="[NAME…]", help="Only these.")] = None,
+        names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Only these.")] = None,
         master: Master = "local[*]",
         checkpoints: Checkpoints = None,
         conf: Conf = None,

@@ -30,9 +30,7 @@ from streamhouse.maintenance.verify import VerifyDepth, VerifyOptions
 
 _RULES: Final = CompactionRules()
 
-Topics = Annotated[
-    list[str] | None, typer.Argument(metavar="[TOPIC]…", help="Only these topics; all if none is named.")
-]
+Topics = Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="Only these topics; all if none is named.")]
 PlanOption = Annotated[bool, typer.Option("--plan", help="Only show what would be done; change nothing.")]
 
 

@@ -14,6 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 from streamhouse.app.maintenance_passes import MaintenancePasses
+from streamhouse.cli.commands.maintenance_reasons import (
+    free_at_ms,
+    nothing_to_compact,
+    nothing_to_delete,
+    nothing_to_retain,
+    what_waits,
+)
 from streamhouse.cli.exit_codes import ExitCode
 from streamhouse.cli.output import SetProgress
 from streamhouse.core.ids import PartitionKey
@@ -29,7 +36,7 @@ from streamhouse.maintenance.retention.passes import RetentionOutcome, Retention
 from streamhouse.maintenance.vacuum.options import VacuumOptions
 from streamhouse.maintenance.vacuum.summary import VacuumSummary
 from streamhouse.maintenance.verify import Finding, VerifyOptions, VerifyProgress, VerifySummary
-from streamhouse.metadata.contract import Topic
+from streamhouse.metadata.contract import Topic, WaitingObjects
 from streamhouse.objectstore.metering import storage_cost_usd_month
 
 MAX_ROWS: Final = 1_000  # a person reads a few; the summary has the sums of all
@@ -82,6 +89,8 @@ class CompactPass(Pass):
     stats: KeyCompactionStats = field(default_factory=KeyCompactionStats)
     planned: CompactionStats = field(default_factory=CompactionStats)
     waiting_entries: int = 0
+    waiting_keys: int = 0
+    """Entries of partitions that are compacted by key, and that are not due yet."""
     partitions_left: int = 0
     more: bool = False
 
@@ -95,6 +104,7 @@ class CompactPass(Pass):
         if self.plan_only:
             await self._plan(compactor, small, names, tell)
             await self._plan_keys(key_compactor, by_key, names, tell)
+            self._say_why_nothing(len(small), len(by_key))
             return
 
         def show(at: PassProgress) -> None:
@@ -103,13 +113,15 @@ class CompactPass(Pass):
 
         try:
             small_result = await compactor.compact_once(small, on_progress=show)
-            result = (await key_compactor.compact_once(by_key, on_progress=show)).plus(small_result)
+            key_result = await key_compactor.compact_once(by_key, on_progress=show)
         except asyncio.CancelledError:
             self.stats.recovered += await maintenance.finish_compactions(names.keys())
             raise
         finally:
             self.stats.add(compactor.stats)
             self.stats.add(key_compactor.stats)
+        self.waiting_entries, self.waiting_keys = small_result.waiting_entries, key_result.waiting_entries
+        result = key_result.plus(small_result)
         self.partitions_left, self.more = result.partitions_left, result.more
         for failure in result.failures:
             self.add_row(
@@ -122,6 +134,24 @@ class CompactPass(Pass):
             )
         if self.more:
             self.notes.append("there is more to compact: run it again")
+        self._say_why_nothing(len(small), len(by_key))
+
+    def _say_why_nothing(self, partitions: int, key_partitions: int) -> None:
+        did = self.stats
+        if self.rows or self.partitions_left or did.runs or did.recovered or did.aborted or did.conflicts:
+            return
+        if did.busy:
+            self.notes.append(f"nothing was done in {did.busy:,} partitions: another process compacts them")
+            return
+        self.notes.append(
+            nothing_to_compact(
+                partitions=partitions,
+                waiting_entries=self.waiting_entries,
+                key_partitions=key_partitions,
+                waiting_keys=self.waiting_keys,
+                rules=self.rules,
+            )
+        )
 
     async def _plan(
         self, compactor: Compactor, keys: Sequence[PartitionKey], names: Mapping[PartitionKey, str], tell: SetProgress
@@ -143,7 +173,7 @@ class CompactPass(Pass):
         for done, key in enumerate(configs):
             for plan in await compactor.plan({key: configs[key]}):
                 if plan.due is None:
-                    self.waiting_entries += len(plan.dirty)
+                    self.waiting_keys += len(plan.dirty)
                 else:
                     self._add_key_plan(names[key], plan, plan.due)
             tell("planning by key", done=done, total=len(configs))
@@ -192,9 +222,10 @@ class CompactPass(Pass):
             "objects_released": did.objects_released,
             "entries_replaced": did.entries,
             "read_bytes": did.bytes_in,
+            "entries_waiting": self.waiting_entries + self.waiting_keys,
         }
         if self.plan_only:
-            return {**sums, "entries_waiting": self.waiting_entries}
+            return sums
         return {
             **sums,
             "written_bytes": did.bytes_out,
@@ -235,6 +266,8 @@ class RetainPass(Pass):
                 self.done.add(step)
                 self._add(step)
                 tell(f"retention, {self.done.freed.records:,} records", done=step.done, total=step.total)
+        if sum(self.done.kept.values()) == self.done.partitions:
+            self.notes.append(nothing_to_retain(self.done.kept))
 
     def _add(self, step: RetentionStep) -> None:
         item = step.item
@@ -288,6 +321,7 @@ class VacuumPass(Pass):
     columns = ("cause", "kind", "objects", "size_bytes")
     options: VacuumOptions
     found: VacuumSummary = field(default_factory=VacuumSummary)
+    waiting: WaitingObjects = field(default_factory=WaitingObjects)
 
     async def work(self, maintenance: MaintenancePasses, topics: list[Topic], tell: SetProgress) -> None:
         def show(at: VacuumSummary) -> None:
@@ -301,6 +335,10 @@ class VacuumPass(Pass):
             self.found = vacuum.summary
             self.rows = self.found.as_json()["garbage"]
             self.notes += self.found.problems
+        self.waiting = await vacuum.waiting()
+        self.notes += what_waits(self.waiting, self.options, await maintenance.stores.metadata.list_pins())
+        if not (self.rows or self.found.failed or self.found.gave_up or self.found.undecided.objects):
+            self.notes.append(nothing_to_delete(self.found))
         if self.plan_only and self.found.undecided.objects:
             self.notes.append(
                 f"{self.found.undecided.objects} objects can only be judged by a vacuum that runs, because a writer may"
@@ -321,6 +359,11 @@ class VacuumPass(Pass):
             "foreign_objects": found.foreign,
             "undecided_objects": found.undecided.objects,
             "undecided_bytes": found.undecided.size_bytes,
+            "waiting_objects": self.waiting.objects,
+            "waiting_bytes": self.waiting.size_bytes,
+            "waiting_until_ms": free_at_ms(self.waiting, self.options),
+            "pinned_objects": self.waiting.pinned_objects,
+            "pinned_bytes": self.waiting.pinned_bytes,
             "records_left": found.records_left,
             "failed_objects": found.failed,
         }

@@ -159,7 +159,7 @@ class PipelineCommands(DefinitionCommands[Pipelines]):
     def validate(
         self,
         chosen: ChosenSettings,
-        names: Annotated[list[str] | None, typer.Argument(metavar="[NAME…]", help="Defined pipelines.")] = None,
+        names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Defined pipelines.")] = None,
         file: Annotated[
             Path | None, typer.Option("--file", "-f", metavar="FILE", help="A file of pipelines instead.")
         ] = None,

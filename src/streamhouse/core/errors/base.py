@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 _E = TypeVar("_E", bound=BaseException)
 
@@ -22,6 +22,15 @@ class StreamHouseError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Spark's tasks send errors to the driver. Exceptions are unpickled by a call of their class with ``args``, but
+        many classes here take other arguments. So the copy is made without ``__init__``, and gets all attributes."""
+        return _without_init, (type(self), self.args), self.__dict__
+
+
+def _without_init(cls: type[StreamHouseError], args: tuple[Any, ...]) -> StreamHouseError:
+    return cls.__new__(cls, *args)
 
 
 def as_result(error: _E) -> _E:

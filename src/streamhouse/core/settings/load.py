@@ -47,7 +47,23 @@ def attempt_settings(
         file = find_file(config_path=config_path, environ=surroundings, working_dir=here)
     except ConfigError as error:
         return Resolved(resolution=None, problems=(error,))
-    return resolve(flags=flags, environ=surroundings, file=file, base_dir=here)
+    resolved = resolve(flags=flags, environ=surroundings, file=file, base_dir=here)
+    if resolved.resolution is None or (problem := _file_in_the_way(resolved.resolution)) is None:
+        return resolved
+    return Resolved(resolution=None, problems=(problem,))
+
+
+def _file_in_the_way(resolution: Resolution) -> InvalidSetting | None:
+    """The data directory may be missing, but it must be possible to make it."""
+    data_dir = resolution.settings.data_dir
+    nearest = next((path for path in (data_dir, *data_dir.parents) if os.path.exists(path)), None)
+    if nearest is None or os.path.isdir(nearest):
+        return None
+    what = "a file" if nearest == data_dir else f"inside {nearest}, which is a file"
+    return InvalidSetting(
+        f"data_dir from {resolution.origins['data_dir']} must be a directory; {data_dir} is {what}",
+        hint="name a directory with --data-dir or STREAMHOUSE_DATA_DIR; it is made if it does not exist",
+    )
 
 
 def find_file(*, config_path: Path | None, environ: Mapping[str, str], working_dir: Path) -> ConfigFile | None:

@@ -21,7 +21,7 @@ NON_SETTING_VARIABLES: Final[Mapping[str, str]] = {
     "STREAMHOUSE_CONFIG": "the TOML file to read when --config is not given",
     "STREAMHOUSE_SERVICE_PORTS": "LOW-HIGH: ports for the servers that tests and `make services-up` start",
     "STREAMHOUSE_OXIA": "the Oxia server binary that tests and `make services-up` start",
-    "STREAMHOUSE_PURE": "1 makes pure Python serve even where the compiled decoder and WAL writer are there",
+    "STREAMHOUSE_PURE": "1 makes pure Python serve even where the compiled modules are there",
 }
 """Variables with our prefix that are not settings: they steer how the process is found, built or tested."""
 

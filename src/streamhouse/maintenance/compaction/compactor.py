@@ -151,6 +151,8 @@ class Compactor:
             look = await self._planner.plan(state, now_ms=now_ms)
             if is_pending or (look is not None and look.plan.items):
                 await self._work_on(state, current, now_ms=now_ms)
+            elif look is not None:
+                current.waiting_entries += look.plan.waiting_entries
         except PartitionNotFound:
             self._memory.forget(key)
         except CompactionConflict as conflict:
@@ -225,6 +227,7 @@ class CurrentPass:
     def __init__(self, *, partitions: int, on_progress: OnProgress, stats: CompactionStats | None = None) -> None:
         self.stats = stats or CompactionStats()
         self.more = False
+        self.waiting_entries = 0
         self.store_away: StreamHouseError | None = None
         """The error of a store that did not answer: no partition would get on."""
         self._failures: list[PartitionFailure] = []
@@ -270,6 +273,7 @@ class CurrentPass:
             failures=tuple(self._failures),
             partitions_left=self._partitions - self._partitions_done,
             more=self.more,
+            waiting_entries=self.waiting_entries,
         )
 
     def _tell(self) -> None:

@@ -77,10 +77,16 @@ class CompactionRules:
                 f"entries from {self.large_entry_bytes} bytes on left as they are",
                 hint=f"let large ≤ target ≤ largest ≤ {_MAX_OBJECT_BYTES}",
             )
-        if not 2 <= self.min_entries <= self.max_sources <= MAX_SOURCES:
+        if not 2 <= self.max_sources <= MAX_SOURCES:
             raise ConfigError(
-                f"compaction of {self.min_entries} to {self.max_sources} entries into one object",
-                hint=f"let 2 ≤ least ≤ most ≤ {MAX_SOURCES}",
+                f"compaction of up to {self.max_sources} entries into one object",
+                hint=f"let it be 2 to {MAX_SOURCES}",
+            )
+        if not 2 <= self.min_entries <= self.max_sources:
+            raise ConfigError(
+                f"compaction from {self.min_entries} small entries in a row on (--min-entries): one entry alone gains"
+                f" nothing, and one object takes the place of {self.max_sources:,} at most",
+                hint=f"give 2 to {self.max_sources}",
             )
         if self.max_age_ms < 0 or self.max_items < 1:
             raise ConfigError(f"compaction after {self.max_age_ms} ms, {self.max_items} items in a pass")

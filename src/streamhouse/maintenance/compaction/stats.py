@@ -83,3 +83,5 @@ class PassResult:
     """Partitions that were not looked at, because a store was away. The next pass takes them."""
     more: bool
     """True when a plan had more items than one pass takes, so that another pass has work at once."""
+    waiting_entries: int = 0
+    """Entries that are not worth an object yet, in the partitions in which this pass found nothing to do."""

@@ -160,7 +160,11 @@ class KeyCompactor:
             self.stats.add(stats)
         result = current.result()
         return KeyPassResult(
-            stats=stats, failures=result.failures, partitions_left=result.partitions_left, more=result.more
+            stats=stats,
+            failures=result.failures,
+            partitions_left=result.partitions_left,
+            more=result.more,
+            waiting_entries=result.waiting_entries,
         )
 
     async def _look_at(self, partition: _Partition, *, is_pending: bool) -> None:
@@ -175,6 +179,8 @@ class KeyCompactor:
             look = await self._planner.plan(partition.state, partition.config, now_ms=partition.now_ms)
             if is_pending or (look is not None and look.plan.due is not None):
                 await self._work_on(partition)
+            elif look is not None:
+                current.waiting_entries += len(look.plan.dirty)
             self._resting.worked(key)
         except PartitionNotFound:
             self._resting.worked(key)

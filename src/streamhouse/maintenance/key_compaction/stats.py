@@ -50,4 +50,5 @@ class KeyPassResult(PassResult):
             failures=(*self.failures, *other.failures)[:MAX_FAILURES_KEPT],
             partitions_left=self.partitions_left + other.partitions_left,
             more=self.more or other.more,
+            waiting_entries=self.waiting_entries + other.waiting_entries,
         )

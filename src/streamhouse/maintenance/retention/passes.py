@@ -67,6 +67,19 @@ class RetentionOutcome(StrEnum):
     FAILED = "failed"
 
 
+class RetentionKept(StrEnum):
+    """Why nothing of a partition goes."""
+
+    UNLIMITED = "unlimited"
+    """Its topic has no ``delete`` in ``cleanup.policy``, or limits neither age nor size."""
+    EMPTY = "empty"
+    """It has no entry."""
+    WITHIN = "within its limits"
+    """Not even its oldest entry is due."""
+    HELD = "held"
+    """A reader holds all that is due."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionStep:
     """What a pass did with one partition. The pass is at ``done`` partitions of ``total``."""
@@ -75,6 +88,8 @@ class RetentionStep:
     partition: int
     outcome: RetentionOutcome
     item: RetentionItem | None = None
+    kept: RetentionKept | None = None
+    """The reason for the outcome NOTHING."""
     error: Exception | None = None
     done: int
     total: int
@@ -92,6 +107,8 @@ class RetentionSummary:
 
     partitions: int = 0
     """The partitions that the pass looked at."""
+    kept: dict[RetentionKept, int] = field(default_factory=dict)
+    """The partitions of which nothing goes, by the reason."""
     moved: int = 0
     freed: EntrySum = field(default_factory=EntrySum)
     held: int = 0
@@ -110,6 +127,8 @@ class RetentionSummary:
                 self.failures.append(f"{step}: {step.error}")
         if step.outcome is RetentionOutcome.CHANGED:
             self.left += 1
+        if step.kept is not None:
+            self.kept[step.kept] = self.kept.get(step.kept, 0) + 1
         if step.item is None:
             return
         self.held += step.item.held is not None
@@ -135,6 +154,7 @@ class _RetentionTarget:
 class _RetentionDone:
     outcome: RetentionOutcome
     item: RetentionItem | None = None
+    kept: RetentionKept | None = None
     error: Exception | None = None
 
 
@@ -269,7 +289,9 @@ class Retention:
                 )
             if not plan_only:
                 await self._finish(oldest)
-            return _RetentionDone(outcome=RetentionOutcome.NOTHING, item=item)
+            return _RetentionDone(
+                outcome=RetentionOutcome.NOTHING, item=item, kept=_reason_to_keep(target.rule, oldest, item)
+            )
         except (TopicNotFound, PartitionNotFound):
             return _RetentionDone(outcome=RetentionOutcome.GONE)
         except Exception as error:
@@ -359,7 +381,16 @@ def _step(target: _RetentionTarget, done: _RetentionDone, count: int, total: int
         partition=target.partition,
         outcome=done.outcome,
         item=done.item,
+        kept=done.kept,
         error=done.error,
         done=count,
         total=total,
     )
+
+
+def _reason_to_keep(rule: RetentionRule | None, oldest: EntryPage, item: RetentionItem | None) -> RetentionKept:
+    if rule is None:
+        return RetentionKept.UNLIMITED
+    if not oldest.entries:
+        return RetentionKept.EMPTY
+    return RetentionKept.HELD if item is not None and item.held is not None else RetentionKept.WITHIN

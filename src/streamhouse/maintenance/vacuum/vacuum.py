@@ -35,7 +35,7 @@ from streamhouse.maintenance.vacuum.candidates import (
 from streamhouse.maintenance.vacuum.deletion import Deletion
 from streamhouse.maintenance.vacuum.options import VacuumOptions
 from streamhouse.maintenance.vacuum.summary import VacuumPhase, VacuumSummary
-from streamhouse.metadata.contract import MetadataStore
+from streamhouse.metadata.contract import MetadataStore, WaitingObjects
 from streamhouse.objectstore.contract import ObjectStore
 from streamhouse.objectstore.objects import ObjectInfo
 
@@ -114,6 +114,14 @@ class Vacuum:
             self._tell_progress()
         self._enter(VacuumPhase.DONE)
         return self.summary
+
+    async def waiting(self) -> WaitingObjects:
+        """What is dereferenced and has to stay for now; 100,000 objects are counted at most. Changes nothing."""
+        return await self._metadata.sum_waiting_objects(
+            writer_grace_ms=self._options.writer_grace_ms,
+            reader_grace_ms=self._options.reader_grace_ms,
+            limit=MAX_ROWS_PER_SWEEP,
+        )
 
     async def _purge(self) -> None:
         """Commits to a deleted topic are refused, so its entries only become fewer, and this comes to an end."""

@@ -63,6 +63,7 @@ from streamhouse.metadata.contract.maintenance import (
     DereferencedObject,
     Maintenance,
     Pin,
+    WaitingObjects,
 )
 from streamhouse.metadata.contract.pipeline import (
     FlushRequest,
@@ -150,6 +151,7 @@ __all__ = [
     "Transfer",
     "TransferState",
     "Verdict",
+    "WaitingObjects",
     "WantedState",
     "WriteMode",
     "slot_of",

@@ -1,4 +1,4 @@
-"""What compaction, retention and vacuum will need: cursors, replaced entries, log starts, object references, claims.
+"""What compaction, retention and vacuum need: cursors, replaced entries, log starts, object references, claims.
 
 Rules R6, R7 and R24 live here. An object is *referenced* while an entry, a pending compaction or a sink intent names
 it. When its last reference goes, the store notes when (``dereferenced_at``), and grace counts from there. An object
@@ -77,6 +77,21 @@ class DereferencedObject:
     key: str
     size_bytes: int
     dereferenced_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingObjects:
+    """Dereferenced objects that a vacuum may not delete yet, as sums."""
+
+    objects: int = 0
+    size_bytes: int = 0
+    pinned_objects: int = 0
+    """Those that a live pin keeps."""
+    pinned_bytes: int = 0
+    last_dereferenced_ms: int = 0
+    """When the last of them was dereferenced; 0 if there is none."""
+    last_created_ms: int = 0
+    """The latest creation stamp among them; 0 if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +187,11 @@ class Maintenance(ABC):
 
         Oldest first. What was dereferenced after a live pin's creation stays.
         """
+
+    @abstractmethod
+    async def sum_waiting_objects(self, *, writer_grace_ms: int, reader_grace_ms: int, limit: int) -> WaitingObjects:
+        """Add up the dereferenced objects that have to stay for now: dereferenced within the readers' grace or after a
+        live pin's creation, or stamped within the writers' grace. The ``limit`` oldest of them."""
 
     @abstractmethod
     async def forget_objects(self, keys: Sequence[str]) -> set[str]:

@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 from uuid import UUID
 
 from streamhouse.metadata import checks
-from streamhouse.metadata.contract import Claim, DereferencedObject, Maintenance, Pin
+from streamhouse.metadata.contract import Claim, DereferencedObject, Maintenance, Pin, WaitingObjects
 from streamhouse.metadata.rows.layer import Row, RowStore, RowTx, as_uuid
 
 _MAX_CLEANED: Final = 100  # expired claims that one acquisition deletes
@@ -35,6 +35,23 @@ DELETE FROM entries WHERE (topic_id, partition_id, end_offset) IN (
     SELECT k.topic_id, k.partition_id, k.end_offset
     FROM unnest($1::uuid[], $2::integer[], $3::bigint[]) AS k (topic_id, partition_id, end_offset))
 RETURNING object_key
+"""
+_OLDEST_PIN: Final = """coalesce(
+    (SELECT min(p.created_at) FROM read_pins AS p WHERE p.expires_at > (SELECT sh_now_ms())), 9223372036854775807)"""
+_SUM_WAITING: Final = f"""
+SELECT count(*) AS objects, coalesce(sum(d.size_bytes), 0)::bigint AS size_bytes,
+    coalesce(sum(d.is_pinned), 0)::bigint AS pinned_objects,
+    coalesce(sum(d.is_pinned * d.size_bytes), 0)::bigint AS pinned_bytes,
+    coalesce(max(d.dereferenced_at), 0) AS last_dereferenced_at, coalesce(max(d.created_at), 0) AS last_created_at
+FROM (
+    SELECT o.size_bytes, o.dereferenced_at, o.created_at,
+        CASE WHEN o.dereferenced_at >= {_OLDEST_PIN} THEN 1 ELSE 0 END AS is_pinned
+    FROM objects AS o
+    WHERE o.refs = 0 AND o.dereferenced_at IS NOT NULL
+        AND (o.created_at >= (SELECT sh_now_ms()) - $1::bigint
+            OR o.dereferenced_at >= (SELECT sh_now_ms()) - $2::bigint OR o.dereferenced_at >= {_OLDEST_PIN})
+    ORDER BY o.dereferenced_at, o.object_key LIMIT $3
+) AS d
 """
 _CLEAN_CLAIMS: Final = """
 WITH old AS MATERIALIZED (
@@ -98,9 +115,7 @@ class ObjectRows(RowStore, Maintenance):
             f"""SELECT o.object_key, o.size_bytes, o.dereferenced_at FROM objects AS o
                 WHERE o.refs = 0 AND o.created_at < {self._HORIZON} AND o.dereferenced_at IS NOT NULL
                     AND o.dereferenced_at < (SELECT sh_now_ms()) - $1::bigint
-                    AND o.dereferenced_at < coalesce(
-                        (SELECT min(p.created_at) FROM read_pins AS p WHERE p.expires_at > (SELECT sh_now_ms())),
-                        9223372036854775807)
+                    AND o.dereferenced_at < {_OLDEST_PIN}
                 ORDER BY o.dereferenced_at, o.object_key LIMIT $2""",
             grace_ms,
             limit,
@@ -111,6 +126,20 @@ class ObjectRows(RowStore, Maintenance):
             )
             for row in rows
         ]
+
+    async def sum_waiting_objects(self, *, writer_grace_ms: int, reader_grace_ms: int, limit: int) -> WaitingObjects:
+        for grace_ms in (writer_grace_ms, reader_grace_ms):
+            checks.check_duration(grace_ms, "a grace period")
+        checks.check_sweep_limit(limit)
+        (row,) = await self._fetch(_SUM_WAITING, writer_grace_ms, reader_grace_ms, limit)
+        return WaitingObjects(
+            objects=row["objects"],
+            size_bytes=row["size_bytes"],
+            pinned_objects=row["pinned_objects"],
+            pinned_bytes=row["pinned_bytes"],
+            last_dereferenced_ms=row["last_dereferenced_at"],
+            last_created_ms=row["last_created_at"],
+        )
 
     async def forget_objects(self, keys: Sequence[str]) -> set[str]:
         checks.check_keys(keys, "objects")
