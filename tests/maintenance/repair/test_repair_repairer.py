@@ -5,6 +5,9 @@ Beside it: what others do at the same time, and a process that is killed after e
 
 from __future__ import annotations
 
+import asyncio
+import random
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -23,10 +26,15 @@ from repair_ground import (
 from verify_damages import DAMAGES, Fleet, K, build, rewritten, with_crc
 from verify_world import START_MS, World, Written
 
+from streamhouse.core.clock import ManualClock
 from streamhouse.core.ids import PartitionKey
+from streamhouse.core.randomness import SeededRandomness
 from streamhouse.formats.segment_v1_reader import read_segment
+from streamhouse.log.offload import InlineOffload
 from streamhouse.maintenance.compaction.claims import claim_name
-from streamhouse.maintenance.repair import RepairOutcome
+from streamhouse.maintenance.compaction.compactor import Compactor, CompactorOptions
+from streamhouse.maintenance.compaction.plan import CompactionRules
+from streamhouse.maintenance.repair import RepairOutcome, salvage
 from streamhouse.maintenance.vacuum.options import VacuumOptions
 from streamhouse.maintenance.vacuum.vacuum import Vacuum
 from streamhouse.metadata.contract import Compaction, CompactionSource, Entry, EntryKind, ObjectRef
@@ -239,9 +247,12 @@ async def damaged_head(world: World) -> tuple[Fleet, dict[int, bytes]]:
 async def test_s2_13_a_partition_that_another_process_compacts_is_put_off(world: World) -> None:
     fleet, _ = await damaged_head(world)
     await world.metadata.acquire_claim(claim_name(fleet.left.key), owner="compactor", ttl_ms=60_000)
+    objects = await objects_of(world)
     done = await repair(world)
     assert done.outcomes == {(LEFT, 6): RepairOutcome.PUT_OFF}
+    assert done.reasons[LEFT, 6] == "another process compacts its partition: run it again"
     assert not done.summary.is_all_healed
+    assert await objects_of(world) == objects, "nothing was written in vain"
     await world.metadata.release_claim(claim_name(fleet.left.key), owner="compactor")
     assert (await repair(world)).outcomes == {(LEFT, 6): RepairOutcome.REPAIRED}
     assert await world.metadata.list_claims() == []
@@ -279,6 +290,20 @@ async def test_r17_a_compaction_that_replaces_the_entry_meanwhile_wins(world: Wo
     assert (await world.verify()).findings == []
 
 
+async def test_i5_a_row_that_was_corrected_meanwhile_is_left_as_it_is(world: World) -> None:
+    """Its object and offsets are those that were judged, so a commit would not be refused."""
+    fleet = await build(world)
+    entry = fleet.slices[0]
+    await world.change_entry(fleet.left, entry, max_timestamp=entry.max_timestamp_ms - 1)
+
+    async def correct() -> None:
+        await world.change_entry(fleet.left, entry, max_timestamp=entry.max_timestamp_ms)
+
+    done = await repair(world, metadata=MeddledMetadata(world.metadata, "acquire_claim", correct))
+    assert done.outcomes == {(LEFT, 0): RepairOutcome.REPLACED}
+    assert await entries_at(world, fleet.left, 0) == [entry]
+
+
 async def test_writers_and_leaders_go_on_while_an_entry_is_repaired(world: World) -> None:
     fleet, _ = await damaged_head(world)
 
@@ -290,6 +315,97 @@ async def test_writers_and_leaders_go_on_while_an_entry_is_repaired(world: World
     assert done.outcomes == {(LEFT, 6): RepairOutcome.REPAIRED}
     assert sorted(await read_all(world, fleet.left))[-1] == 24
     assert (await world.verify()).findings == []
+
+
+async def several_at_once(world: World) -> None:
+    fleet = await build(world)
+    whole = await Snapshot.of(fleet)
+    await world.flip(fleet.slices[0].object_key, 30)
+    await world.flip(fleet.packed.object_key, 1)
+    runs = await asyncio.gather(*(repair(world, owner=f"repair-{seed}", seed=seed) for seed in (1, 2, 3)))
+    by_place: dict[Place, list[RepairOutcome]] = {}
+    for done in runs:
+        for place, outcome in done.outcomes.items():
+            by_place.setdefault(place, []).append(outcome)
+    assert by_place.keys() == {(LEFT, 0), (RIGHT, 0), (RIGHT, 10)}
+    for outcomes in by_place.values():
+        assert outcomes.count(RepairOutcome.REPAIRED) == 1
+        assert set(outcomes) <= {RepairOutcome.REPAIRED, RepairOutcome.REPLACED, RepairOutcome.PUT_OFF}
+    assert (await world.verify()).findings == []
+    await vacuum(world)
+    after = await Snapshot.of(fleet)
+    assert after.logs == whole.logs
+    assert set(after.objects) == {entry.object_key for entry in after.entries.values()}
+
+
+async def test_s2_13_several_repairs_at_once_share_the_work(world: World) -> None:
+    await several_at_once(world)
+
+
+async def test_s2_13_several_repairs_at_once_share_the_work_on_postgresql(postgres_world: World) -> None:
+    await several_at_once(postgres_world)
+
+
+async def all_at_once(world: World) -> None:
+    """Rounds of damage that consumers can read through, each with everyone at work on the same partition."""
+    fleet = await build(world)
+    log, draw = fleet.left, random.Random(4)
+    rules = CompactionRules(min_entries=3, max_sources=3)
+    outcomes: Counter[RepairOutcome] = Counter()
+
+    async def write() -> None:
+        for _ in range(3):
+            await world.segment(log, log.batches(2))
+
+    for number in range(12):
+        entry = draw.choice(await world.entries(log))
+        await world.change_entry(log, entry, max_timestamp=entry.max_timestamp_ms - 1)
+        before = await read_all(world, log)
+        compactor = Compactor(
+            metadata=world.metadata,
+            store=world.store,
+            offload=InlineOffload(),
+            clock=ManualClock(),
+            randomness=SeededRandomness(number),
+            owner=f"compactor-{number}",
+            options=CompactorOptions(rules=rules),
+        )
+        done, *_ = await asyncio.gather(
+            repair(world, owner=f"repair-{number}", seed=100 + number), compactor.compact_once([log.key]), write()
+        )
+        outcomes.update(done.outcomes.values())
+        await vacuum(world)
+        after = await read_all(world, log)
+        assert {offset: after[offset] for offset in before} == before
+        outcomes.update((await repair(world, owner=f"again-{number}", seed=200 + number)).outcomes.values())
+        assert (await world.verify()).findings == []
+    assert outcomes[RepairOutcome.REPAIRED] >= 6
+    assert not outcomes[RepairOutcome.NOT_REPAIRABLE] + outcomes[RepairOutcome.STILL_DAMAGED]
+    assert sorted(after)[-1] == log.next_offset - 2
+    await vacuum(world)
+    after_all = await Snapshot.of(fleet)
+    assert set(after_all.objects) == {entry.object_key for entry in after_all.entries.values()}
+
+
+async def test_s2_13_repairs_lose_nothing_beside_writers_compactors_and_vacuum(world: World) -> None:
+    await all_at_once(world)
+
+
+async def test_s2_13_repairs_on_postgresql_lose_nothing_beside_writers_compactors_and_vacuum(
+    postgres_world: World,
+) -> None:
+    await all_at_once(postgres_world)
+
+
+async def test_i5_a_segment_of_many_reads_is_repaired_without_its_index(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(salvage, "READ_BYTES", 50)  # less than a batch has
+    fleet = await build(world)
+    log = await read_all(world, fleet.left)
+    await DAMAGES["index_of_a_segment"](fleet)
+    assert (await repair(world)).outcomes == {(LEFT, 6): RepairOutcome.REPAIRED}
+    assert await read_all(world, fleet.left) == log
 
 
 async def test_r6_an_object_that_vacuum_may_delete_is_written_again(world: World) -> None:
