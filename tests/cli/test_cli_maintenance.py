@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import pty
 import shutil
 import signal
 import sqlite3
+import struct
 import subprocess
 import sys
+import termios
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -98,9 +101,10 @@ def contents(cluster: Cluster) -> tuple[list[str], set[tuple[str, int]]]:
         (["compact", "--min-entries", "2"], {"objects_written": 2, "entries_replaced": 12}),
         (["retain"], {"moved_partitions": 1, "records": 18}),
         (["vacuum", *BRIEF], {"objects": 0, "undecided_objects": 1}),
-        (["verify"], {"partitions": 0, "findings": 0}),
+        (["verify"], {"partitions": 2}),
+        (["verify", "--repair"], {"partitions": 2, "findings": 0, "damaged_entries": 0}),
     ],
-    ids=lambda each: each[0] if isinstance(each, list) else "",
+    ids=lambda each: " ".join(each) if isinstance(each, list) else "",
 )
 async def test_s2_16_a_plan_says_what_would_be_done_and_changes_nothing(
     cluster: Cluster, arguments: list[str], finds: dict[str, int]
@@ -227,15 +231,16 @@ async def test_s2_16_the_whole_round_on_postgresql_and_s3(
 # Verify.
 
 
-async def damage(cluster: Cluster, name: str) -> str:
-    """Change one byte of the first object of the topic, in the bytes of its entry. Returns the object's key."""
+async def damage(cluster: Cluster, name: str, *, at: int | None = None) -> str:
+    """Change one byte of the first object of the topic, in the middle of its entry's bytes or at a place in the object.
+    Returns the object's key."""
     async with cluster.open(embedded_agent=False) as sh:
         (key,) = (await sh.topic(name)).partition_keys()
         (page,) = await sh.stores.metadata.scan_entries([ScanRange(key=key, from_offset=0)], limit=1)
     entry = page.entries[0]
     path = Path(cluster.chosen["data_dir"]) / "objects" / entry.object_key
     stored = bytearray(path.read_bytes())
-    stored[entry.byte_offset + entry.byte_length // 2] ^= 1
+    stored[entry.byte_offset + entry.byte_length // 2 if at is None else at] ^= 1
     path.chmod(0o600)
     path.write_bytes(stored)
     return entry.object_key
@@ -256,6 +261,44 @@ async def test_verify_finds_damage_and_ends_with_its_own_code(cluster: Cluster) 
     assert shown.returncode == ExitCode.DAMAGED
     assert key in shown.stdout
     assert "quick" not in shown.stderr
+
+
+async def test_i5_repair_writes_anew_what_lost_no_record_and_says_why_it_leaves_the_rest(cluster: Cluster) -> None:
+    await cluster.fill("orders", flushes=2)
+    await cluster.fill("other", flushes=2)
+    before = await cluster.read("orders")
+    whole = await damage(cluster, "orders", at=1)  # the magic of its object
+    lost = await damage(cluster, "other")
+    rows_and_files = contents(cluster)
+
+    planned = document(cluster, "verify", "--repair", "--plan", code=ExitCode.DAMAGED)
+    assert contents(cluster) == rows_and_files
+    assert {row["object"]: row["outcome"] for row in planned["repairs"]} == {
+        whole: "repairable",
+        lost: "not repairable",
+    }
+    done = document(cluster, "verify", "--repair", code=ExitCode.DAMAGED)
+    (repaired, left) = sorted(done["repairs"], key=lambda row: str(row["topic"]))
+    assert (repaired["topic"], repaired["outcome"], repaired["object"]) == ("orders", "repaired", whole)
+    assert repaired["new_object"] == (await cluster.referenced("orders"))[0]
+    assert (left["topic"], left["outcome"], left["new_object"]) == ("other", "not repairable", "")
+    assert left["reason"] == f"{done['findings'][-1]['kind']}: {done['findings'][-1]['problem']}"
+    sums = ("damaged_entries", "repaired_entries", "not_repairable_entries")
+    assert [done["summary"][name] for name in sums] == [2, 1, 1]
+    assert {whole, lost} <= await cluster.objects(), "vacuum deletes what nothing refers to"
+
+    assert document(cluster, "verify", "orders")["summary"]["findings"] == 0
+    assert await cluster.read("orders") == before
+
+
+async def test_a_repair_of_all_that_was_found_ends_with_0(cluster: Cluster) -> None:
+    await cluster.fill("orders", flushes=2)
+    await damage(cluster, "orders", at=1)
+    shown = run(cluster, "verify", "--repair")
+    assert shown.returncode == ExitCode.OK, shown.stderr
+    assert "  repaired  " in shown.stdout
+    assert run(cluster, "verify").returncode == ExitCode.OK
+    assert document(cluster, "verify", "--repair")["repairs"] == []
 
 
 # What is refused.
@@ -283,6 +326,7 @@ async def test_verify_finds_damage_and_ends_with_its_own_code(cluster: Cluster) 
             "one entry alone gains nothing, and one object takes the place of 2,000 at most (give 2 to 2000)",
         ),
         (["verify", "--quick", "--deep"], ExitCode.USAGE, "give one of them"),
+        (["verify", "--quick", "--repair"], ExitCode.USAGE, "leave --quick out"),
     ],
     ids=lambda each: " ".join(each) if isinstance(each, list) else "",
 )
@@ -444,7 +488,9 @@ main()
 """The program, in which one step of a pass takes ten minutes."""
 
 
-def interrupted(cluster: Cluster, arguments: list[str], **where: object) -> dict[str, Any]:
+def interrupted(
+    cluster: Cluster, arguments: list[str], *, code: ExitCode = ExitCode.INTERRUPTED, **where: object
+) -> dict[str, Any]:
     """Run a command, press Ctrl-C while it is at the given step, and return what it says that it did."""
     command = [sys.executable, "-c", INTERRUPTED.format(**where), *arguments, "--output", "json", *cluster.flags]
     with subprocess.Popen(
@@ -464,9 +510,9 @@ def interrupted(cluster: Cluster, arguments: list[str], **where: object) -> dict
             out, err = process.communicate(timeout=300)
         finally:
             process.kill()
-    assert process.returncode == ExitCode.INTERRUPTED, err
+    assert process.returncode == code, err
     assert "Traceback" not in err
-    assert err.splitlines()[-1].startswith("interrupted: ")
+    assert code is not ExitCode.INTERRUPTED or err.splitlines()[-1].startswith("interrupted: ")
     done: dict[str, Any] = json.loads(out)
     assert done["ended"] == "interrupted"
     return done
@@ -532,6 +578,20 @@ async def test_ctrl_c_ends_a_verification_and_gives_its_pin_back(cluster: Cluste
         assert await sh.stores.metadata.list_pins() == []
 
 
+async def test_ctrl_c_in_the_middle_of_a_repair_finishes_what_was_begun(cluster: Cluster) -> None:
+    await cluster.fill("orders")
+    before = await cluster.read("orders")
+    await damage(cluster, "orders", at=1)
+    where = {"module": "compaction.commit", "cls": "ItemCompaction", "method": "_surely", "call": 2}  # begun
+    interrupted(cluster, ["verify", "--repair"], code=ExitCode.DAMAGED, **where)
+    async with cluster.open(embedded_agent=False) as sh:
+        assert await sh.stores.metadata.list_compactions() == []
+        assert await sh.stores.metadata.list_claims() == []
+        assert await sh.stores.metadata.list_pins() == []
+    assert document(cluster, "verify")["summary"]["findings"] == 0
+    assert await cluster.read("orders") == before
+
+
 # People.
 
 
@@ -571,3 +631,45 @@ async def test_a_terminal_gets_a_progress_bar_and_a_pipe_does_not(cluster: Clust
     assert b"verifying" in shown
     assert b"100%" in shown
     assert b"\x1b" not in out
+
+
+def shown_on_a_terminal(cluster: Cluster, *arguments: str) -> tuple[int, list[str]]:
+    """Run a command whose stdout is a terminal of 80 columns: its exit code, and the lines that the terminal got."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    with ThreadPoolExecutor(1) as listener:
+        heard = listener.submit(listen_until_closed, ours)
+        done = subprocess.run(
+            [*PROGRAM, *arguments, *cluster.flags],
+            env={**environment(), "TERM": "dumb", "COLUMNS": "80"},
+            stdin=subprocess.DEVNULL,
+            stdout=theirs,
+            timeout=300,
+            check=False,
+        )
+        os.close(theirs)
+        lines = heard.result(60).decode().splitlines()
+    os.close(ours)
+    return done.returncode, lines
+
+
+def listen_until_closed(ours: int) -> bytes:
+    shown: list[bytes] = []
+    with contextlib.suppress(OSError):  # a pty ends with EIO once the other side is gone
+        while chunk := os.read(ours, 65536):
+            shown.append(chunk)
+    return b"".join(shown)
+
+
+async def test_rows_of_verify_fit_a_terminal_and_a_pipe_gets_all_of_them(cluster: Cluster) -> None:
+    await cluster.fill("orders", flushes=2)
+    key = await damage(cluster, "orders")
+    code, lines = shown_on_a_terminal(cluster, "verify", "--repair", "--plan")
+    assert code == ExitCode.DAMAGED
+    rows = [line for line in lines if "orders " in line]
+    assert len(rows) >= 2, "a finding, and what becomes of its entry"
+    assert all(line.rstrip().endswith("…") for line in rows)
+    assert max(map(len, lines)) <= 80
+    piped = run(cluster, "verify", "--repair", "--plan").stdout
+    assert key in piped
+    assert "…" not in piped

@@ -35,10 +35,11 @@ from streamhouse.maintenance.compaction.recovery import RecoveryOutcome, recover
 from streamhouse.maintenance.key_compaction.compactor import KeyCompactor
 from streamhouse.maintenance.key_compaction.stats import KeyPassResult
 from streamhouse.maintenance.metadata_progress import check_wal_directory
+from streamhouse.maintenance.repair import Repairer, TellRepair
 from streamhouse.maintenance.retention.passes import Retention
 from streamhouse.maintenance.vacuum.options import VacuumOptions
 from streamhouse.maintenance.vacuum.vacuum import OnProgress, Vacuum
-from streamhouse.maintenance.verify import Tell, Verifier, VerifyOptions
+from streamhouse.maintenance.verify import Tell, TellDamaged, Verifier, VerifyOptions
 from streamhouse.metadata.contract import Topic
 from streamhouse.metadata.opening import open_metadata
 
@@ -108,7 +109,7 @@ class MaintenancePasses:
             metadata=self.stores.metadata, objects=self.stores.objects, options=options, on_progress=on_progress
         )
 
-    def verifier(self, options: VerifyOptions, *, tell: Tell) -> Verifier:
+    def verifier(self, options: VerifyOptions, *, tell: Tell, tell_damaged: TellDamaged | None = None) -> Verifier:
         return Verifier(
             metadata=self.stores.metadata,
             store=self.stores.objects,
@@ -116,6 +117,20 @@ class MaintenancePasses:
             tell=tell,
             options=options,
             offload=self.offload,
+            tell_damaged=tell_damaged,
+        )
+
+    def repairer(self, options: VerifyOptions, *, tell: TellRepair, plan_only: bool) -> Repairer:
+        return Repairer(
+            metadata=self.stores.metadata,
+            store=self.stores.objects,
+            offload=self.offload,
+            clock=self.clock,
+            randomness=self.randomness,
+            owner=f"pass-{self.randomness.uuid().hex[:12]}",
+            tell=tell,
+            options=options,
+            plan_only=plan_only,
         )
 
     async def finish_compactions(self, keys: Collection[PartitionKey]) -> int:

@@ -38,7 +38,7 @@ MEANINGS: Final[Mapping[ExitCode, str]] = {
     ExitCode.TOO_NEW: "written by a newer version",
     ExitCode.ANOMALY: "a chaos run found an anomaly",
     ExitCode.NOT_READY: "`streamhouse status`: the process answers and is not ready",
-    ExitCode.DAMAGED: "`streamhouse verify` found damage in the log",
+    ExitCode.DAMAGED: "`streamhouse verify` found damage in the log, and has not repaired all of it",
     ExitCode.INTERRUPTED: "Ctrl-C; SIGTERM too, during a pass of maintenance",
     ExitCode.CLOSED_PIPE: "the reader of the output stopped reading",
 }

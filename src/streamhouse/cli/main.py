@@ -63,7 +63,7 @@ COMMANDS: Final[Mapping[str, ListedCommand]] = {
         "maintenance", "Delete for ever the objects that no record of the log is in, once; of all topics together."
     ),
     "verify": ListedCommand(
-        "maintenance", "Prove that every record of the log is there and whole, and show what is not; repairs nothing."
+        "maintenance", "Prove that every record of the log is there and whole, and show what is not."
     ),
     "compactor": ListedCommand(
         "compactor",

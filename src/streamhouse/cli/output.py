@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Annotated, Protocol
+from typing import Annotated, Final, Protocol
 
 import typer
 from rich import box
@@ -21,6 +21,9 @@ from rich.table import Table
 from rich.text import Text
 
 from streamhouse.cli.conventions import emit
+
+_ANY_WIDTH: Final = 10_000  # characters; more than any row has
+_FEW_WORDS: Final = 20  # characters
 
 
 class Output(StrEnum):
@@ -65,11 +68,16 @@ def show_json(document: object) -> None:
     emit(json.dumps(document, indent=2, ensure_ascii=False))
 
 
-def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    if sys.stdout.isatty():
-        _show_rich(columns, rows)
-    else:
+def show_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], *, cut: str = "", not_on_a_terminal: Collection[str] = ()
+) -> None:
+    """On a terminal, cells of the column ``cut`` end with an ellipsis where a row would not fit the window, and the
+    columns ``not_on_a_terminal`` are left out."""
+    if not sys.stdout.isatty():
         emit(plain_table(columns, rows))
+        return
+    shown = [number for number, column in enumerate(columns) if column not in not_on_a_terminal]
+    _show_rich([columns[each] for each in shown], [[row[each] for each in shown] for row in rows], cut)
 
 
 def show_rows(columns: Sequence[str], rows: Sequence[Mapping[str, object]], output: Output) -> None:
@@ -102,10 +110,28 @@ def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def _show_rich(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def _show_rich(columns: Sequence[str], rows: Sequence[Sequence[str]], cut: str = "") -> None:
+    console = Console()
+    table = _rich_table(columns, rows)
+    if cut:
+        whole_width = console.measure(table, options=console.options.update_width(_ANY_WIDTH)).maximum
+        table = _rich_table(columns, _cut_cells(rows, columns.index(cut), by=whole_width - console.width))
+    console.print(table)
+
+
+def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    Console().print(table)
+    return table
+
+
+def _cut_cells(rows: Sequence[Sequence[str]], column: int, *, by: int) -> Sequence[Sequence[str]]:
+    """Make the longest cells of a column so much shorter, but none shorter than a few words."""
+    most = max(max((len(row[column]) for row in rows), default=0) - by, _FEW_WORDS)
+    return [
+        [f"{cell[: most - 1]}…" if number == column and len(cell) > most else cell for number, cell in enumerate(row)]
+        for row in rows
+    ]

@@ -196,6 +196,24 @@ def parse_footer(tail: BytesLike, object_size: int) -> Footer:
     return footer
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexPlace:
+    """Where a footer says that the index is. Its fields may contradict each other, if the footer is damaged."""
+
+    block_count: int
+    index_offset: int
+    index_length: int
+    index_crc: int
+
+
+def unchecked_index_place(tail: BytesLike) -> IndexPlace:
+    """What the footer at the end of these bytes says of the index, without any check: for a repair of the footer, which
+    proves by other checksums what it finds there."""
+    view = byte_view(tail)
+    fields = _FIELDS.unpack_from(view, len(view) - FOOTER_BYTES)
+    return IndexPlace(block_count=fields[2], index_offset=fields[9], index_length=fields[10], index_crc=fields[11])
+
+
 def _check_footer(footer: Footer, object_size: int) -> None:
     if footer.index_offset < HEAD_BYTES or footer.index_range.end + FOOTER_BYTES != object_size:
         raise CorruptSegment(

@@ -148,6 +148,6 @@ def test_a_record_that_is_newer_than_its_batch_says_is_told() -> None:
     made = changed(batch(0), 35, struct.pack(">q", START_MS))
     (fault,) = faults(walk(), made)
     assert (fault.kind, fault.problem) == (
-        K.TIMESTAMPS,
+        K.RECORD_TIMES,
         f"a record is of {START_MS + 1}, its batch says {START_MS} at most",
     )

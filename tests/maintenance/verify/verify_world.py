@@ -62,11 +62,11 @@ class Rows(Protocol):
 
 class SqliteRows:
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
 
     async def run(self, statement: str, *values: object) -> None:
         raw = [value.bytes if isinstance(value, UUID) else value for value in values]
-        with closing(sqlite3.connect(self._path)) as database:
+        with closing(sqlite3.connect(self.path)) as database:
             changed = database.execute(statement, raw).rowcount
             database.commit()
         assert changed, statement

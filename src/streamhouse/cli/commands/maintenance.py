@@ -13,7 +13,8 @@ import typer
 
 from streamhouse.app.logs import set_up_logs
 from streamhouse.app.maintenance_passes import PassEnd, compaction_rules, run_pass
-from streamhouse.cli.commands.maintenance_steps import CompactPass, Pass, RetainPass, VacuumPass, VerifyPass
+from streamhouse.cli.commands.maintenance_steps import CompactPass, Pass, RetainPass, RowList, VacuumPass
+from streamhouse.cli.commands.verify_step import VerifyPass
 from streamhouse.cli.conventions import YesOption, consent, emit, note
 from streamhouse.cli.exit_codes import ExitCode
 from streamhouse.cli.output import Output, OutputOption, progress_bar, show_json, show_table
@@ -120,16 +121,26 @@ def verify(
     plan: PlanOption = False,
     quick: Annotated[bool, typer.Option("--quick", help="Metadata and sizes of objects; reads no record.")] = False,
     deep: Annotated[bool, typer.Option("--deep", help="Decode every record too: ten times the CPU.")] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Write anew what is damaged while all of its records are whole.")
+    ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Prove that every record of the log is there and whole, and show what is not; repairs nothing.
+    """Prove that every record of the log is there and whole, and show what is not.
 
-    It reads all bytes of the log. Exit code 11 when it finds damage.
+    It reads all bytes of the log. Exit code 11 when damage is left at the end. It changes nothing without --repair, and
+    with it only what loses nothing; --repair --plan verifies too, and shows what would be repaired.
     """
     if quick and deep:
         raise InvalidRequest("--quick and --deep were both given", hint="give one of them, or none")
+    if quick and repair:
+        raise InvalidRequest(
+            "--quick and --repair were both given: only a verification that reads records can say what is whole",
+            hint="leave --quick out",
+        )
     depth = VerifyDepth.QUICK if quick else VerifyDepth.DEEP if deep else VerifyDepth.BYTES
-    _run(VerifyPass(plan_only=plan, options=VerifyOptions(depth=depth)), chosen.load().settings, topics, output)
+    step = VerifyPass(plan_only=plan, options=VerifyOptions(depth=depth), repair=repair)
+    _run(step, chosen.load().settings, topics, output)
 
 
 # What they share.
@@ -170,7 +181,7 @@ def _quieter(log: LogSettings) -> LogSettings:
 
 
 def _document(step: Pass, end: PassEnd) -> dict[str, Any]:
-    return {
+    document = {
         "pass": step.name,
         "plan_only": step.plan_only,
         "ended": _ended(end),
@@ -180,6 +191,9 @@ def _document(step: Pass, end: PassEnd) -> dict[str, Any]:
         "rows_left_out": step.rows_left_out,
         "notes": step.notes,
     }
+    for more in step.more_rows:
+        document |= {more.name: more.rows, f"{more.name}_left_out": more.left_out}
+    return document
 
 
 def _ended(end: PassEnd) -> str:
@@ -189,11 +203,17 @@ def _ended(end: PassEnd) -> str:
 
 
 def _show(step: Pass, end: PassEnd) -> None:
-    if step.rows:
-        show_table(step.columns, [[_cell(column, row.get(column)) for column in step.columns] for row in step.rows])
-        if step.rows_left_out:
-            emit(f"and {step.rows_left_out:,} more")
-        emit("")
+    first = RowList(
+        name=step.rows_are,
+        columns=step.columns,
+        cut=step.cut,
+        not_on_a_terminal=step.not_on_a_terminal,
+        rows=step.rows,
+        left_out=step.rows_left_out,
+    )
+    for listed in (first, *step.more_rows):
+        if listed.rows:
+            _show_rows(listed)
     facts = {
         "pass": f"{step.name}, plan only: nothing was changed" if step.plan_only else step.name,
         "ended": _ended(end),
@@ -201,6 +221,18 @@ def _show(step: Pass, end: PassEnd) -> None:
         "request_cost_usd": end.request_cost_usd,
     }
     show_table(["what", "value"], [[what, _cell(what, value)] for what, value in facts.items()])
+
+
+def _show_rows(listed: RowList) -> None:
+    show_table(
+        listed.columns,
+        [[_cell(column, row.get(column)) for column in listed.columns] for row in listed.rows],
+        cut=listed.cut,
+        not_on_a_terminal=listed.not_on_a_terminal,
+    )
+    if listed.left_out:
+        emit(f"and {listed.left_out:,} more")
+    emit("")
 
 
 def _cell(what: str, value: object) -> str:

@@ -1,4 +1,5 @@
-"""The four passes as commands see them: each does its work, tells how far it is, and says what it did as data.
+"""The passes as commands see them: each does its work, tells how far it is, and says what it did as data. That of
+`verify` has a file of its own, verify_step.py.
 
 Rows are what one looks at (a partition, a finding); the summary is numbers. Units are last in their names. A pass keeps
 MAX_ROWS rows at most and counts the others.
@@ -35,7 +36,6 @@ from streamhouse.maintenance.key_compaction.stats import KeyCompactionStats
 from streamhouse.maintenance.retention.passes import RetentionOutcome, RetentionStep, RetentionSummary
 from streamhouse.maintenance.vacuum.options import VacuumOptions
 from streamhouse.maintenance.vacuum.summary import VacuumSummary
-from streamhouse.maintenance.verify import Finding, VerifyOptions, VerifyProgress, VerifySummary
 from streamhouse.metadata.contract import Topic, WaitingObjects
 from streamhouse.objectstore.metering import storage_cost_usd_month
 
@@ -43,6 +43,28 @@ MAX_ROWS: Final = 1_000  # a person reads a few; the summary has the sums of all
 _PLANNED_AT_A_TIME: Final = 10  # partitions; a plan of one holds up to 10,000 entries, 7 MB
 
 Row = dict[str, Any]
+
+
+@dataclass(slots=True, kw_only=True)
+class RowList:
+    """Rows of one sort, of which MAX_ROWS are kept."""
+
+    name: str
+    """What a row is, in the plural: the name of the rows in JSON."""
+    columns: tuple[str, ...]
+    """The fields of a row that a table shows."""
+    cut: str = ""
+    """The column of long text, which a terminal cuts to its width. JSON and a pipe get all of it."""
+    not_on_a_terminal: tuple[str, ...] = ()
+    """Columns that a terminal has no room for."""
+    rows: list[Row] = field(default_factory=list)
+    left_out: int = 0
+
+    def add(self, row: Row) -> None:
+        if len(self.rows) < MAX_ROWS:
+            self.rows.append(row)
+        else:
+            self.left_out += 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,11 +78,19 @@ class Pass(ABC):
     """What a row is, in the plural: the name of the rows in JSON."""
     columns: ClassVar[tuple[str, ...]]
     """The fields of a row that a table shows."""
+    cut: ClassVar[str] = ""
+    not_on_a_terminal: ClassVar[tuple[str, ...]] = ()
+    """As in RowList."""
     plan_only: bool = False
     rows: list[Row] = field(default_factory=list)
     rows_left_out: int = 0
     notes: list[str] = field(default_factory=list)
     """Sentences for people, for stderr."""
+
+    @property
+    def more_rows(self) -> Sequence[RowList]:
+        """Rows of another sort, which are shown after the first."""
+        return ()
 
     @abstractmethod
     async def work(self, maintenance: MaintenancePasses, topics: list[Topic], tell: SetProgress) -> None: ...
@@ -370,67 +400,3 @@ class VacuumPass(Pass):
 
     def exit_code(self) -> ExitCode:
         return ExitCode.FAILURE if self.found.failed or self.found.gave_up else ExitCode.OK
-
-
-@dataclass(slots=True, kw_only=True)
-class VerifyPass(Pass):
-    name = "verify"
-    doing = "verifying"
-    rows_are = "findings"
-    columns = ("kind", "topic", "partition", "base_offset", "end_offset", "object", "problem")
-    options: VerifyOptions
-    seen: VerifySummary | None = None
-
-    async def work(self, maintenance: MaintenancePasses, topics: list[Topic], tell: SetProgress) -> None:
-        total, done = sum(topic.partition_count for topic in topics), 0
-
-        def hear(told: Finding | VerifyProgress) -> None:
-            nonlocal done
-            if isinstance(told, Finding):
-                self._add(told)
-            else:
-                done += told.is_done
-            text = f"verifying, {verifier.summary.entries:,} entries, {verifier.summary.read_bytes:,} bytes read"
-            tell(text, done=done, total=total)
-
-        verifier = maintenance.verifier(self.options, tell=hear)
-        self.seen = verifier.summary
-        if self.plan_only:
-            self.notes.append(f"{total} partitions would be verified, at depth {self.options.depth}")
-            return
-        await verifier.run([topic.name for topic in topics])
-
-    def _add(self, finding: Finding) -> None:
-        self.add_row(
-            {
-                "kind": finding.kind.value,
-                "topic": finding.topic,
-                "partition": finding.key.partition,
-                "base_offset": finding.base_offset,
-                "end_offset": finding.end_offset,
-                "object": finding.object_key,
-                "byte_offset": finding.byte_offset,
-                "byte_length": finding.byte_length,
-                "problem": finding.problem,
-                "advice": finding.advice,
-            }
-        )
-
-    def summary(self) -> Row:
-        seen = self.seen or VerifySummary(depth=self.options.depth)
-        return {
-            "depth": seen.depth.value,
-            "partitions": seen.partitions,
-            "gone_partitions": seen.gone_partitions,
-            "entries": seen.entries,
-            "changed_entries": seen.changed_entries,
-            "unsettled_entries": seen.unsettled_entries,
-            "read_bytes": seen.read_bytes,
-            "repeated_reads": seen.repeated_reads,
-            "findings": seen.findings.total(),
-        }
-
-    def exit_code(self) -> ExitCode:
-        if self.seen is not None and self.seen.findings:
-            return ExitCode.DAMAGED
-        return ExitCode.OK if self.seen is not None and self.seen.is_healthy else ExitCode.FAILURE

@@ -24,9 +24,9 @@ from streamhouse.cli.commands.maintenance_steps import (
     Pass,
     RetainPass,
     VacuumPass,
-    VerifyPass,
 )
 from streamhouse.cli.commands.spark_runner import open_application
+from streamhouse.cli.commands.verify_step import VerifyPass
 from streamhouse.cli.conventions import YesOption, consent
 from streamhouse.cli.output import Output, OutputOption, SetProgress
 from streamhouse.cli.setting_flags import ChosenSettings, takes_settings
@@ -43,7 +43,7 @@ from streamhouse.maintenance.key_compaction.plan import KeyRules
 from streamhouse.maintenance.retention.passes import Retention
 from streamhouse.maintenance.vacuum.options import VacuumOptions
 from streamhouse.maintenance.vacuum.vacuum import OnProgress, Vacuum
-from streamhouse.maintenance.verify import Tell, Verifier, VerifyDepth, VerifyOptions
+from streamhouse.maintenance.verify import Tell, TellDamaged, Verifier, VerifyDepth, VerifyOptions
 from streamhouse.metadata.contract import Topic
 from streamhouse.spark.definitions.service import place_of
 from streamhouse.spark.maintenance.compaction import SparkCompactor
@@ -194,7 +194,7 @@ def verify(
 ) -> None:
     """Prove that every record of the log is there and whole; a Spark task for each partition. Repairs nothing.
 
-    It reads all bytes of the log. Exit code 11 when it finds damage.
+    It reads all bytes of the log. Exit code 11 when it finds damage; `streamhouse verify --repair` repairs what it can.
     """
     settings = chosen.load().settings
     options = VerifyOptions(depth=VerifyDepth.DEEP if deep else VerifyDepth.BYTES)
@@ -264,7 +264,8 @@ class SparkPasses(MaintenancePasses):
             on_progress=on_progress,
         )
 
-    def verifier(self, options: VerifyOptions, *, tell: Tell) -> Verifier:
+    def verifier(self, options: VerifyOptions, *, tell: Tell, tell_damaged: TellDamaged | None = None) -> Verifier:
+        """``tell_damaged`` is not called: tasks name findings, and nothing is repaired from here."""
 
         return SparkVerifier(
             metadata=self.stores.metadata,

@@ -20,7 +20,15 @@ from streamhouse.core.errors import CompactionConflict, DamagedObject, MetadataU
 from streamhouse.core.randomness import Randomness
 from streamhouse.log.offload import Offload
 from streamhouse.maintenance.compaction.plan import CompactionItem
-from streamhouse.maintenance.compaction.rewrite import Copied, NewCopy, RewrittenItem, copy_unchanged, rewrite_item
+from streamhouse.maintenance.compaction.rewrite import (
+    Copied,
+    NewCopy,
+    PlanReads,
+    RewrittenItem,
+    copy_unchanged,
+    indexed_reads,
+    rewrite_item,
+)
 from streamhouse.maintenance.compaction.stats import CompactionStats
 from streamhouse.maintenance.kept_pin import KeptPin
 from streamhouse.metadata.contract import Compaction, CompactionSource, Entry, MetadataStore, ObjectRef, ScanRange
@@ -48,7 +56,13 @@ class ItemCompaction:
         self._randomness = randomness
 
     async def run(
-        self, item: CompactionItem, *, stats: CompactionStats, copied: Copied, new_copy: NewCopy = copy_unchanged
+        self,
+        item: CompactionItem,
+        *,
+        stats: CompactionStats,
+        copied: Copied,
+        new_copy: NewCopy = copy_unchanged,
+        plan_reads: PlanReads = indexed_reads,
     ) -> bool:
         """Returns True when the item's entries are replaced, False when ``new_copy`` leaves them as they are.
 
@@ -57,16 +71,18 @@ class ItemCompaction:
         """
         pin = KeptPin(self._metadata, self._randomness.uuid(), owner="compaction", ttl_ms=_PIN_TTL_MS)
         async with pin:
-            replaced = await self._run(item, stats, copied, new_copy)
+            replaced = await self._run(item, stats, lambda: self._rewrite(item, copied, new_copy, plan_reads))
         if replaced:
             stats.runs += 1
             stats.entries += len(item.sources)
             stats.objects_released += item.objects_saved + 1
         return replaced
 
-    async def _run(self, item: CompactionItem, stats: CompactionStats, copied: Copied, new_copy: NewCopy) -> bool:
+    async def _run(
+        self, item: CompactionItem, stats: CompactionStats, rewrite: Callable[[], Awaitable[RewrittenItem | None]]
+    ) -> bool:
         for writes_left in reversed(range(_WRITES)):
-            rewritten = await self._rewrite(item, copied, new_copy)
+            rewritten = await rewrite()
             if rewritten is None:
                 return False
             stats.bytes_out += rewritten.object.size_bytes
@@ -81,7 +97,9 @@ class ItemCompaction:
                     raise
         return True
 
-    async def _rewrite(self, item: CompactionItem, copied: Copied, new_copy: NewCopy) -> RewrittenItem | None:
+    async def _rewrite(
+        self, item: CompactionItem, copied: Copied, new_copy: NewCopy, plan_reads: PlanReads
+    ) -> RewrittenItem | None:
         for reads_left in reversed(range(_READS)):
             try:
                 return await rewrite_item(
@@ -92,6 +110,7 @@ class ItemCompaction:
                     object_id=self._randomness.uuid(),
                     copied=copied,
                     new_copy=new_copy,
+                    plan_reads=plan_reads,
                 )
             except DamagedObject as error:
                 if not await self.stands(item):

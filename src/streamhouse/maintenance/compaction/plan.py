@@ -50,6 +50,8 @@ class Worth(StrEnum):
     OLD = "old"
     KEYS = "keys"
     """Older records of its keys are to go (key_compaction/)."""
+    DAMAGED = "damaged"
+    """A single entry whose object is damaged beside its records (repair/)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

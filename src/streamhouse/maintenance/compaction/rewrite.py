@@ -65,6 +65,9 @@ def copy_unchanged(item: CompactionItem) -> ItemCopy:
     return SegmentCopy(key=item.key, sources=item.sources)
 
 
+PlanReads = Callable[[PartitionKey, Sequence[Entry], ObjectStore], AsyncGenerator[SourceRead, None]]
+"""Says what to fetch of these entries, in the order in which the copy takes it."""
+
 Copied = Callable[[int], Awaitable[None]]
 """Called with the bytes that were read and copied since the last call. It may raise to give the item up."""
 
@@ -73,6 +76,18 @@ Copied = Callable[[int], Awaitable[None]]
 class RewrittenItem:
     target: Entry
     object: ObjectRef
+
+
+async def indexed_reads(
+    key: PartitionKey, sources: Sequence[Entry], store: ObjectStore
+) -> AsyncGenerator[SourceRead, None]:
+    """What to fetch. The index of a larger segment is read when its turn comes."""
+    for read in source_reads(sources):
+        if isinstance(read, SourceRead):
+            yield read
+            continue
+        for part in block_reads(read.source, await _index(key, read.source, store)):
+            yield part
 
 
 async def rewrite_item(
@@ -84,6 +99,7 @@ async def rewrite_item(
     object_id: UUID,
     copied: Copied,
     new_copy: NewCopy = copy_unchanged,
+    plan_reads: PlanReads = indexed_reads,
 ) -> RewrittenItem | None:
     """``created_ms``: the store's time before the first read, which the object's key carries (R6). None when the copy
     found that the entries should stay as they are.
@@ -98,7 +114,7 @@ async def rewrite_item(
         object_id=object_id,
     )
     copy = new_copy(item)
-    reads = fetched_reads(item.key, item.sources, store)
+    reads = fetched_reads(item.key, item.sources, store, plan_reads)
     async with await store.open_upload(str(key)) as upload, aclosing(reads) as fetched:
         async for read, buffers in fetched:
             blocks = await offload.run(copy.feed, read, buffers)
@@ -133,7 +149,7 @@ def _target(item: CompactionItem, finished: FinishedSegment, ref: ObjectRef) -> 
 
 
 async def fetched_reads(
-    key: PartitionKey, sources: Sequence[Entry], store: ObjectStore
+    key: PartitionKey, sources: Sequence[Entry], store: ObjectStore, plan_reads: PlanReads = indexed_reads
 ) -> AsyncGenerator[tuple[SourceRead, Sequence[memoryview]], None]:
     """Every read of these entries with its bytes, in order, fetched ahead. Close it when it is left early.
 
@@ -142,7 +158,7 @@ async def fetched_reads(
     ahead: deque[tuple[SourceRead, asyncio.Task[Sequence[memoryview]]]] = deque()
     ahead_bytes = 0
     try:
-        async with aclosing(_reads(key, sources, store)) as reads:
+        async with aclosing(plan_reads(key, sources, store)) as reads:
             async for read in reads:
                 while ahead and (len(ahead) == _READS_AHEAD or ahead_bytes + read.size_bytes > READ_AHEAD_BYTES):
                     first, task = ahead.popleft()
@@ -157,16 +173,6 @@ async def fetched_reads(
         for _, task in ahead:
             task.cancel()
         await asyncio.gather(*(task for _, task in ahead), return_exceptions=True)
-
-
-async def _reads(key: PartitionKey, sources: Sequence[Entry], store: ObjectStore) -> AsyncGenerator[SourceRead, None]:
-    """What to fetch. The index of a larger segment is read when its turn comes."""
-    for read in source_reads(sources):
-        if isinstance(read, SourceRead):
-            yield read
-            continue
-        for part in block_reads(read.source, await _index(key, read.source, store)):
-            yield part
 
 
 async def _index(key: PartitionKey, source: Entry, store: ObjectStore) -> Index:

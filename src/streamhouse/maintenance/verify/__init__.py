@@ -18,24 +18,20 @@ does not compare an object of compaction with what it has replaced, which may be
 What it cannot see, because the contract does not show it: the size of an object as the metadata store has it, the
 running maximum of timestamps that time lookups use, and the number of references to an object.
 
-**It repairs nothing.** What is broken in the metadata is broken in the only copy: to move a watermark, to close a gap
-or to drop an entry decides that records are given up, and a person must decide that (``advance_log_start`` does it, by
-way of DeleteRecords). What is broken in an object has no other copy here to be restored from. Only one repair would
-lose nothing: an entry whose segment is damaged in its head, its footer or its index alone, while every batch is whole,
-may be written anew as an object of compaction (``begin_compaction`` and ``apply_compaction`` allow it today). That
-is a compaction of one entry, which needs compaction's own executor and its claim, so it belongs there. The other two
-calls that lose nothing, a repeated ``advance_log_start`` and ``purge_deleted_topics``, finish work that no finding
-speaks of; retention does that.
+**It repairs nothing.** What may be repaired without any loss is a part of its own, maintenance/repair/, and only runs
+when it is asked to. It takes what this package finds, entry by entry (``DamagedEntry``).
 """
 
-from streamhouse.maintenance.verify.findings import Finding, FindingKind
+from streamhouse.maintenance.verify.findings import DamagedEntry, Finding, FindingKind
 from streamhouse.maintenance.verify.options import VerifyDepth, VerifyOptions, VerifyProgress, VerifySummary
-from streamhouse.maintenance.verify.verifier import Tell, Verifier
+from streamhouse.maintenance.verify.verifier import Tell, TellDamaged, Verifier
 
 __all__ = [
+    "DamagedEntry",
     "Finding",
     "FindingKind",
     "Tell",
+    "TellDamaged",
     "Verifier",
     "VerifyDepth",
     "VerifyOptions",

@@ -28,7 +28,9 @@ from streamhouse.wire.records import inflate_body, iter_raw_records
 
 _CHECKED_FROM: Final = 21
 """The first byte that a batch's CRC covers: attributes. Base offset and leader epoch stand before it."""
-_TOLD_ONCE: Final = frozenset({FindingKind.EPOCH, FindingKind.OFFSETS, FindingKind.TIMESTAMPS})
+_TOLD_ONCE: Final = frozenset(
+    {FindingKind.EPOCH, FindingKind.OFFSETS, FindingKind.TIMESTAMPS, FindingKind.RECORD_TIMES}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +158,7 @@ def _judge_records(buf: memoryview, position: int, header: BatchHeader) -> Itera
         yield FindingKind.RECORDS, _words(error)
         return
     if newest_ms is not None and newest_ms > header.max_timestamp:
-        yield FindingKind.TIMESTAMPS, f"a record is of {newest_ms}, its batch says {header.max_timestamp} at most"
+        yield FindingKind.RECORD_TIMES, f"a record is of {newest_ms}, its batch says {header.max_timestamp} at most"
 
 
 def _words(error: StreamHouseError) -> str:

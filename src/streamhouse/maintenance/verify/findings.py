@@ -46,7 +46,7 @@ class FindingKind(StrEnum):
     EPOCH = "epoch"
     """A leader epoch that did not lead at these offsets, or that the object's name or batches contradict."""
     TIMESTAMPS = "timestamps"
-    """A time that is larger than the maximum stated for it: lookups by time would step over records."""
+    """A time that an entry or a segment states is not that of its batches: lookups by time may step over records."""
 
     # The bytes of an object.
     SEGMENT_HEAD = "segment-head"
@@ -60,8 +60,12 @@ class FindingKind(StrEnum):
     """Every batch is whole, and the body does not have the CRC in the blob's header: batches changed places."""
     BATCH = "batch"
     """A record batch is malformed, or does not have its CRC."""
+    NEWER_FORMAT = "newer-format"
+    """Under right CRCs an object says that a newer version has written it. Told once for each object."""
     RECORDS = "records"
     """A batch is whole, and its records cannot be decoded."""
+    RECORD_TIMES = "record-times"
+    """A batch is whole, and has a record that is newer than the largest time it states."""
 
 
 _RESTORE: Final = (
@@ -76,8 +80,9 @@ _COMPARE: Final = (
     "the metadata and the object contradict each other, or two parts of the object do: compare the entry's row with a"
     " backup of the metadata store, and the object with a copy of it, and restore the one that is wrong"
 )
-_REWRITE: Final = (
-    "the records themselves may be whole: copy them with a consumer that starts at these offsets, or restore the object"
+_REPAIR: Final = (
+    "the records themselves may be whole: `streamhouse verify --repair` proves that and writes them anew; if it cannot,"
+    " restore the object from a copy or an older version of it"
 )
 _PRODUCER: Final = (
     "the stored bytes are what a producer sent, under a correct CRC: find the client that makes such batches; copying"
@@ -99,20 +104,22 @@ _ADVICE: Final[Mapping[FindingKind, str]] = {
     FindingKind.OFFSETS: _COMPARE,
     FindingKind.EPOCH: _COMPARE,
     FindingKind.TIMESTAMPS: (
-        "reads by offset are not affected; lookups by time may miss these records until they are written anew. If the"
-        " batch itself is at fault, its producer states a wrong maximum"
+        "reads by offset are not affected; lookups by time may miss these records until they are written anew, which"
+        " `streamhouse verify --repair` does"
     ),
-    FindingKind.SEGMENT_HEAD: _REWRITE,
-    FindingKind.SEGMENT_FOOTER: _RESTORE,
-    FindingKind.SEGMENT_INDEX: _RESTORE,
+    FindingKind.SEGMENT_HEAD: _REPAIR,
+    FindingKind.SEGMENT_FOOTER: _REPAIR,
+    FindingKind.SEGMENT_INDEX: _REPAIR,
     FindingKind.BLOCK: _RESTORE,
     FindingKind.BLOB_HEADER: (
-        "reads do not need this header, so records can still be read unless other findings name their bytes; restore"
-        " the object from a copy"
+        "reads do not need this header, so records can still be read unless other findings name their bytes;"
+        " `streamhouse verify --repair` writes them anew into objects of their own"
     ),
     FindingKind.BLOB_BODY: _RESTORE,
     FindingKind.BATCH: _RESTORE,
+    FindingKind.NEWER_FORMAT: "verify with the version of StreamHouse that has written it, or a newer one",
     FindingKind.RECORDS: _PRODUCER,
+    FindingKind.RECORD_TIMES: _PRODUCER,
 }
 
 
@@ -145,6 +152,16 @@ class Finding:
         if self.byte_length:
             where += f" bytes {self.byte_offset} to {self.byte_offset + self.byte_length - 1}"
         return f"{self.kind}: {where}: {self.problem} ({self.advice})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DamagedEntry:
+    """An entry as it stood when it was judged, with all that is wrong with it and its object."""
+
+    topic: str
+    key: PartitionKey
+    entry: Entry
+    findings: tuple[Finding, ...]
 
 
 def about(kind: FindingKind, key: PartitionKey, entry: Entry, problem: str) -> Finding:

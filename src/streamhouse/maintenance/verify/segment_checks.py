@@ -68,6 +68,8 @@ def feed(reader: RangedReader, data: memoryview, key: PartitionKey, entry: Entry
         place, kind = footer_range(object_size), FindingKind.SEGMENT_FOOTER
         with suppress(ValueError):  # raised when the footer is what it does not know yet
             place, kind = reader.footer.index_range, FindingKind.SEGMENT_INDEX
+        if isinstance(error, UnsupportedVersion):
+            kind = FindingKind.NEWER_FORMAT
         return about_bytes(kind, key, entry, error.message, byte_offset=place.offset, byte_length=place.length)
     return None
 

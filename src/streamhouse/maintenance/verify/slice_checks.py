@@ -43,6 +43,8 @@ class BlobFacts:
     """None when the header was not read, or is damaged."""
     problem: str = ""
     """What is wrong with the header."""
+    is_newer: bool = False
+    """The header is whole, and of a newer version."""
 
 
 def read_facts(first_bytes: memoryview, size_bytes: int) -> BlobFacts | NeedMore:
@@ -50,7 +52,12 @@ def read_facts(first_bytes: memoryview, size_bytes: int) -> BlobFacts | NeedMore
     try:
         header = read_header(first_bytes, object_size=size_bytes)
     except (CorruptData, UnsupportedVersion) as error:
-        return BlobFacts(size_bytes=size_bytes, header_bytes=len(first_bytes), problem=error.message)
+        return BlobFacts(
+            size_bytes=size_bytes,
+            header_bytes=len(first_bytes),
+            problem=error.message,
+            is_newer=isinstance(error, UnsupportedVersion),
+        )
     if isinstance(header, NeedMore):
         return header
     bodies = {partition.key: partition for partition in header.partitions}
@@ -61,7 +68,8 @@ def check_range(key: PartitionKey, entry: Entry, blob: BlobFacts) -> Iterator[Fi
     """Whether the blob's header is whole, and gives the entry's bytes to its partition."""
     if blob.problem:
         length = min(blob.header_bytes, blob.size_bytes)
-        yield about_bytes(FindingKind.BLOB_HEADER, key, entry, blob.problem, byte_offset=0, byte_length=length)
+        kind = FindingKind.NEWER_FORMAT if blob.is_newer else FindingKind.BLOB_HEADER
+        yield about_bytes(kind, key, entry, blob.problem, byte_offset=0, byte_length=length)
     end = entry.byte_offset + entry.byte_length
     if end > blob.size_bytes:
         problem = f"the entry's bytes end at {end}, the object at {blob.size_bytes}"
@@ -75,7 +83,7 @@ def check_range(key: PartitionKey, entry: Entry, blob: BlobFacts) -> Iterator[Fi
         body_end = body.byte_offset + body.byte_length
         if body.encoding != ENCODING:
             problem = f"the blob's header gives this partition the unknown encoding {body.encoding!r}"
-            yield about(FindingKind.BLOB_HEADER, key, entry, problem)
+            yield about(FindingKind.NEWER_FORMAT, key, entry, problem)
         if entry.byte_offset < body.byte_offset or end > body_end:
             problem = f"the blob's header gives this partition the bytes {body.byte_offset} to {body_end - 1}"
             yield about(FindingKind.BYTE_RANGE, key, entry, problem)

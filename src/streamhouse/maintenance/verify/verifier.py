@@ -28,7 +28,7 @@ from streamhouse.log.offload import InlineOffload, Offload
 from streamhouse.maintenance.kept_pin import KeptPin
 from streamhouse.maintenance.verify.entry_pages import can_be_read, check_entry, check_epochs, check_page
 from streamhouse.maintenance.verify.epochs import EpochLine
-from streamhouse.maintenance.verify.findings import Finding, FindingKind
+from streamhouse.maintenance.verify.findings import DamagedEntry, Finding, FindingKind
 from streamhouse.maintenance.verify.objects import EntryReader
 from streamhouse.maintenance.verify.options import VerifyOptions, VerifyProgress, VerifySummary
 from streamhouse.maintenance.verify.slice_map import SliceMap
@@ -38,10 +38,13 @@ from streamhouse.objectstore.contract import ObjectStore
 T = TypeVar("T")
 Tell = Callable[[Finding | VerifyProgress], None]
 """Called at once for each finding, and for each partition after each page."""
+TellDamaged = Callable[[DamagedEntry], None]
+"""Called for each entry with findings once it was judged, also for those that are told of once for a whole blob."""
 
 _LOOKS_AT_ENTRY: Final = 4
 """An entry that was replaced each time is given up: nothing replaces entries that fast."""
 _REMEMBERED_BLOBS: Final = 10_000  # damaged blobs already told of, 200 bytes each
+_TOLD_ONCE: Final = (FindingKind.BLOB_HEADER, FindingKind.NEWER_FORMAT)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,12 +71,14 @@ class Verifier:
         tell: Tell,
         options: VerifyOptions | None = None,
         offload: Offload | None = None,
+        tell_damaged: TellDamaged | None = None,
     ) -> None:
         self._options = options or VerifyOptions()
         self.summary = VerifySummary(depth=self._options.depth)
         self._metadata = metadata
         self._randomness = randomness
         self._tell = tell
+        self._tell_damaged = tell_damaged
         self._slices = SliceMap()
         self._told_blobs: OrderedDict[str, None] = OrderedDict()
         self._objects = EntryReader(
@@ -88,7 +93,7 @@ class Verifier:
             async with pin:
                 asked = await self._topics(topics)
                 walks = (_Walk(topic=topic.name, key=key) for topic in asked for key in topic.partition_keys())
-                await _each(walks, self._verify_partition, at_a_time=options.partitions_at_a_time)
+                await for_each(walks, self._verify_partition, at_a_time=options.partitions_at_a_time)
         finally:
             self.summary.pin_lapses = pin.lapses
             await self._objects.close()
@@ -165,27 +170,30 @@ class Verifier:
             return  # deleted since, and its history with it; the next page will say so
         self._report(walk, found)
         walk.replaced.clear()
-        at_a_time = self._options.entries_at_a_time
-        await _each(entries, lambda entry: self._verify_entry(walk, entry, epochs), at_a_time=at_a_time)
+
+        async def verify(entry: Entry) -> None:
+            mine = [finding for finding in found if finding.end_offset == entry.end_offset]
+            await self._verify_entry(walk, entry, epochs, mine)
+
+        await for_each(entries, verify, at_a_time=self._options.entries_at_a_time)
 
     # One entry.
 
-    async def _verify_entry(self, walk: _Walk, entry: Entry, epochs: EpochLine) -> None:
+    async def _verify_entry(self, walk: _Walk, entry: Entry, epochs: EpochLine, found: Sequence[Finding]) -> None:
+        """``found``: what was told of the entry before."""
         self.summary.entries += 1
         for _ in range(_LOOKS_AT_ENTRY):
             own = list(check_entry(walk.key, entry))
+            if entry.kind is EntryKind.WAL and can_be_read(own):
+                own += filter(None, [self._slices.add(walk.key, entry)])
             self._report(walk, own)
-            if not can_be_read(own):
-                return
-            if entry.kind is EntryKind.WAL and (overlap := self._slices.add(walk.key, entry)) is not None:
-                self._report(walk, [overlap])
-            findings = await self._read(walk.key, entry, epochs)
-            if not findings:
-                return
-            present = await self._present(walk.key, entry)
+            findings = await self._read(walk.key, entry, epochs) if can_be_read(own) else []
+            present = await present_entry(self._metadata, walk.key, entry) if findings else entry
             if present == entry:
                 self._report(walk, findings)
+                self._report_damaged(walk, entry, (*found, *own, *findings))
                 return
+            found = ()
             self.summary.changed_entries += 1
             if present is None or (present.object_key, present.base_offset) in walk.replaced:
                 return
@@ -201,22 +209,18 @@ class Verifier:
         self.summary.repeated_reads += not findings
         return findings
 
-    async def _present(self, key: PartitionKey, entry: Entry) -> Entry | None:
-        """The entry that stands there now. None when these offsets are no longer part of the log."""
-        try:
-            found = (await self._metadata.find_entry(key, entry.end_offset)).entry
-        except NotFound:
-            return None
-        return found if found is not None and found.base_offset <= entry.end_offset else None
-
     # What is told.
 
     def _report(self, walk: _Walk, findings: Iterable[Finding]) -> None:
         for finding in findings:
-            if finding.kind is FindingKind.BLOB_HEADER and not self._is_news(finding.object_key):
+            if finding.kind in _TOLD_ONCE and not self._is_news(finding.object_key):
                 continue
             self.summary.findings[finding.kind] += 1
             self._tell(replace(finding, topic=walk.topic))
+
+    def _report_damaged(self, walk: _Walk, entry: Entry, findings: tuple[Finding, ...]) -> None:
+        if findings and self._tell_damaged is not None:
+            self._tell_damaged(DamagedEntry(topic=walk.topic, key=walk.key, entry=entry, findings=findings))
 
     def _is_news(self, object_key: str) -> bool:
         """A blob has up to 50,000 slices: its header is told of once."""
@@ -227,7 +231,16 @@ class Verifier:
         return is_news
 
 
-async def _each(items: Iterable[T], work: Callable[[T], Awaitable[None]], *, at_a_time: int) -> None:
+async def present_entry(metadata: MetadataStore, key: PartitionKey, entry: Entry) -> Entry | None:
+    """The entry that stands there now. None when these offsets are no longer part of the log."""
+    try:
+        found = (await metadata.find_entry(key, entry.end_offset)).entry
+    except NotFound:
+        return None
+    return found if found is not None and found.base_offset <= entry.end_offset else None
+
+
+async def for_each(items: Iterable[T], work: Callable[[T], Awaitable[None]], *, at_a_time: int) -> None:
     """Run ``work`` for every item, some at a time. The first error ends the others and is raised."""
     rest = iter(items)
 

@@ -28,7 +28,7 @@ from streamhouse.maintenance.compaction.commit import ItemCompaction
 from streamhouse.maintenance.compaction.compactor import Compactor, CompactorOptions
 from streamhouse.maintenance.compaction.plan import CompactionItem, CompactionRules
 from streamhouse.maintenance.compaction.recovery import RecoveryOutcome, recover_compaction
-from streamhouse.maintenance.compaction.rewrite import Copied, NewCopy, copy_unchanged
+from streamhouse.maintenance.compaction.rewrite import Copied, NewCopy, PlanReads, copy_unchanged, indexed_reads
 from streamhouse.maintenance.compaction.stats import CompactionStats
 from streamhouse.metadata.contract import EntryKind, MetadataStore
 from streamhouse.objectstore.contract import ObjectStore
@@ -84,10 +84,17 @@ class ItemOnSpark(ItemCompaction):
         self._tasks = tasks
 
     async def run(
-        self, item: CompactionItem, *, stats: CompactionStats, copied: Copied, new_copy: NewCopy = copy_unchanged
+        self,
+        item: CompactionItem,
+        *,
+        stats: CompactionStats,
+        copied: Copied,
+        new_copy: NewCopy = copy_unchanged,
+        plan_reads: PlanReads = indexed_reads,
     ) -> bool:
         """``copied`` is awaited every few seconds without bytes, so that the claim is kept, and at the end."""
         assert new_copy is copy_unchanged, "a task cannot be given a function"
+        assert plan_reads is indexed_reads, "nor another one"
         running = asyncio.create_task(self._tasks.run(CompactItem(item=item)))
         try:
             while not (await asyncio.wait([running], timeout=_HOLD_EVERY_S))[0]:
