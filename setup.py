@@ -25,6 +25,11 @@ else:
                 depends=[str(part) for part in sorted(WIRE.glob("_columns_*.pxi"))],
                 extra_compile_args=["-O3"],
             ),
+            Extension(
+                "streamhouse.formats._batch_runs",
+                ["src/streamhouse/formats/_batch_runs.pyx"],
+                extra_compile_args=["-O2"],
+            ),
             Extension("streamhouse.log.wal._lane", ["src/streamhouse/log/wal/_lane.pyx"], extra_compile_args=["-O2"]),
             Extension(
                 "streamhouse.maintenance.key_compaction._key_loops",

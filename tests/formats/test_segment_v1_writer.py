@@ -6,11 +6,12 @@ import random
 
 import pytest
 from format_samples import START_MS, make_batch
-from segment_samples import BATCHES, GOLDEN, KEY, build
+from segment_samples import BATCHES, GOLDEN, KEY, Compression, build
 
 from streamhouse.core.errors import InvalidRequest, LimitExceeded
 from streamhouse.core.limits import TARGET_BLOCK_BYTES
 from streamhouse.formats import segment_v1_writer
+from streamhouse.formats.batch_runs import BatchRun, run_of
 from streamhouse.formats.segment_v1 import (
     HEAD_BYTES,
     BlockCodec,
@@ -21,6 +22,7 @@ from streamhouse.formats.segment_v1_reader import (
 )
 from streamhouse.formats.segment_v1_writer import SegmentWriter, write_segment
 from streamhouse.wire import batch as wire
+from streamhouse.wire.codecs import Codec
 
 
 def test_blocks_come_out_as_they_fill_and_hold_whole_batches() -> None:
@@ -70,6 +72,45 @@ def test_a_block_is_compressed_only_where_that_helps() -> None:
     assert b"".join(verify_segment(data).runs()) == noise + text
     raw, _ = build([noise, text], target=900)
     assert {block.codec for block in read_segment(raw).index.blocks} == {BlockCodec.RAW}
+
+
+def test_of_a_block_of_compressed_batches_a_sample_says_whether_lz4_is_tried() -> None:
+    """LZ4 needs longest for what it cannot shrink. Small batches of similar records shrink, compressed or not."""
+    noise = random.Random(2).randbytes(90_000)
+    zstd, repeated = int(Codec.ZSTD), b"a record like the one before it " * 20
+    for payloads, attributes, codec in (
+        ([noise] * 2, zstd, BlockCodec.RAW),
+        ([repeated] * 9, zstd, BlockCodec.LZ4),
+        ([noise, repeated * 900], zstd, BlockCodec.RAW),  # it would shrink, but not where the sample is taken
+        ([noise, repeated * 900], 0, BlockCodec.LZ4),  # the batches are plain: LZ4 is tried in any case
+    ):
+        batches = [
+            make_batch(base_offset=at, count=1, payload=payload, attributes=attributes)
+            for at, payload in enumerate(payloads)
+        ]
+        data, finished = build(batches, compression="lz4", target=1 << 20)
+        assert [block.codec for block in finished.blocks] == [codec]
+        assert b"".join(verify_segment(data).runs()) == b"".join(batches)
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4"])
+def test_a_run_of_batches_is_written_as_the_same_batches_are_one_by_one(compression: Compression) -> None:
+    singly, _ = build(BATCHES, compression=compression, target=10_000)
+    headers = [wire.validate(batch) for batch in BATCHES]
+    whole = BatchRun(
+        size=sum(header.size for header in headers),
+        base_offset=headers[0].base_offset,
+        end_offset=headers[-1].last_offset,
+        record_count=sum(header.record_count for header in headers),
+        min_timestamp_ms=min(run_of(header).min_timestamp_ms for header in headers),
+        max_timestamp_ms=max(run_of(header).max_timestamp_ms for header in headers),
+        has_plain_batches=any(run_of(header).has_plain_batches for header in headers),
+    )
+    writer = SegmentWriter(key=KEY, compression=compression, target_block_bytes=10_000)
+    assert writer.room_bytes == 10_000
+    assert writer.append_run(b"".join(BATCHES), whole) == ()
+    assert writer.room_bytes == 10_000 - whole.size
+    assert b"".join(writer.finish().buffers) == singly
 
 
 def test_the_index_takes_about_fifteen_bytes_a_block() -> None:

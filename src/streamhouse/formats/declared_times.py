@@ -6,7 +6,7 @@ from typing import Final
 
 from streamhouse.wire.batch import DELETE_HORIZON_BIT, LOG_APPEND_TIME_BIT, BatchHeader
 
-_NO_FIRST_TIME: Final = LOG_APPEND_TIME_BIT | DELETE_HORIZON_BIT
+NO_FIRST_TIME: Final = LOG_APPEND_TIME_BIT | DELETE_HORIZON_BIT
 
 
 def declared_times_ms(header: BatchHeader) -> tuple[int, int]:
@@ -17,6 +17,6 @@ def declared_times_ms(header: BatchHeader) -> tuple[int, int]:
     """
     largest = header.max_timestamp
     first = header.base_timestamp
-    if first > largest or header.attributes & _NO_FIRST_TIME:
+    if first > largest or header.attributes & NO_FIRST_TIME:
         return largest, largest
     return first, largest

@@ -6,9 +6,12 @@
     send(writer.finish().buffers)                 the last block, the index, the footer
 
 All buffers, end to end, are the object. A raw block's buffers *are* the batches, by reference: they must stay unchanged
-until they were sent. The writer itself holds one block at most. A flush writes raw; compaction asks for LZ4, and a
-block that LZ4 hardly shrinks (its batches are compressed, as a rule) stays raw. Must not do IO, and never looks at a
-record.
+until they were sent. The writer itself holds one block at most. A flush writes raw. Compaction asks for LZ4, and then a
+block is one buffer of its own, compressed or not: one that LZ4 hardly shrinks stays raw. LZ4 takes longest over bytes
+that it cannot shrink, and batches that their producers compressed are such bytes as a rule. So of a block that has no
+others, LZ4 sees a sample first. Small batches of similar records shrink even so, and are compressed once more.
+
+Must not do IO, and never looks at a record.
 """
 
 from __future__ import annotations
@@ -22,8 +25,8 @@ from crc32c import crc32c
 
 from streamhouse.core.errors import InvalidRequest, LimitExceeded
 from streamhouse.core.ids import PartitionKey
-from streamhouse.core.limits import MAX_SEGMENT_BYTES, MAX_SEGMENT_INDEX_BYTES, TARGET_BLOCK_BYTES
-from streamhouse.formats.declared_times import declared_times_ms
+from streamhouse.core.limits import KIB, MAX_SEGMENT_BYTES, MAX_SEGMENT_INDEX_BYTES, TARGET_BLOCK_BYTES
+from streamhouse.formats.batch_runs import BatchRun, run_of
 from streamhouse.formats.segment_v1 import (
     FOOTER_BYTES,
     HEAD,
@@ -39,6 +42,10 @@ from streamhouse.wire.buffers import BytesLike, byte_view
 
 _WORTH_COMPRESSING: Final = 15 / 16
 """LZ4 must save a sixteenth: less is not worth inflating the block on every read."""
+_SAMPLE_BYTES: Final = 64 * KIB
+"""LZ4 finds what repeats within 64 KiB."""
+_WORTH_TRYING: Final = 31 / 32
+"""A sample must save half of that: at its beginning, LZ4 knows of nothing that could repeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,33 +85,45 @@ class SegmentWriter:
         """Bytes of batches taken so far, before compression."""
         return self._raw_bytes
 
+    @property
+    def room_bytes(self) -> int:
+        """Bytes of batches that the present block takes before it is full."""
+        return self._target_block_bytes - self._pending.raw_length
+
     def append(self, batch: BytesLike, header: BatchHeader) -> tuple[BytesLike, ...]:
         """Take one validated batch at its real offset, and give out the blocks that are full, if any.
 
         ``header`` is what ``validate`` returned for it. Raises InvalidRequest for a batch that does not follow the one
         before it, LimitExceeded when the segment is full; either way the batch was not taken.
         """
-        view = batch if type(batch) is bytes else byte_view(batch)
-        length = len(view)
-        self._check(length, header)
+        missing = header.last_offset_delta + 1 - header.record_count
+        if missing:
+            self._check_count(header.record_count, missing)
+        return self.append_run(batch, run_of(header))
+
+    def append_run(self, batches: BytesLike, run: BatchRun) -> tuple[BytesLike, ...]:
+        """``append`` for batches that lie end to end and become part of one block: ``room_bytes`` of them at most,
+        unless it is one batch. ``run`` is what ``take_run`` returned for them."""
+        view = batches if type(batches) is bytes else byte_view(batches)
+        size, base_offset, end_offset, record_count, min_ms, max_ms, has_plain_batches = run
+        self._check(len(view), size, base_offset)
         ready: tuple[BytesLike, ...] = ()
         pending = self._pending
-        if pending.batches and pending.raw_length + length > self._target_block_bytes:
+        if pending.batches and pending.raw_length + size > self._target_block_bytes:
             ready = self._close_block()
             pending = self._pending
-        smallest_ms, largest_ms = declared_times_ms(header)
-        if self._next_offset < 0 or smallest_ms < self._min_ms:
-            self._min_ms = smallest_ms
+        if self._next_offset < 0 or min_ms < self._min_ms:
+            self._min_ms = min_ms
         if not pending.batches:
-            pending.base_offset, pending.max_timestamp_ms = header.base_offset, largest_ms
-        elif largest_ms > pending.max_timestamp_ms:
-            pending.max_timestamp_ms = largest_ms
+            pending.base_offset, pending.max_timestamp_ms = base_offset, max_ms
+        elif max_ms > pending.max_timestamp_ms:
+            pending.max_timestamp_ms = max_ms
         pending.batches.append(view)
-        pending.raw_length += length
-        pending.crc = crc32c(view, pending.crc)
-        pending.record_count += header.record_count
-        self._next_offset = header.base_offset + header.last_offset_delta + 1
-        self._raw_bytes += length
+        pending.raw_length += size
+        pending.has_plain_batches |= has_plain_batches
+        pending.record_count += record_count
+        self._next_offset = end_offset + 1
+        self._raw_bytes += size
         if pending.raw_length >= self._target_block_bytes:
             ready += self._close_block()
         return ready
@@ -134,29 +153,23 @@ class SegmentWriter:
         size = footer.index_range.end + FOOTER_BYTES
         return FinishedSegment(buffers=(*last, index, encode_footer(footer)), footer=footer, blocks=blocks, size=size)
 
-    def _check(self, length: int, header: BatchHeader) -> None:
+    def _check(self, length: int, size: int, base_offset: int) -> None:
         if self._finished:
             raise InvalidRequest(f"{self._key}: the segment is finished")
-        if length != header.size:
-            raise InvalidRequest(f"{self._key}: a batch of {length} bytes with a header for {header.size}")
-        skipped = header.base_offset - self._next_offset if self._next_offset >= 0 else 0
-        missing = header.last_offset_delta + 1 - header.record_count
-        if skipped or missing:
-            self._check_sparse(header, skipped, missing)
+        if length != size:
+            raise InvalidRequest(f"{self._key}: a batch of {length} bytes with a header for {size}")
+        skipped = base_offset - self._next_offset if self._next_offset >= 0 else 0
+        if skipped < 0 or (skipped and not self._sparse):
+            raise InvalidRequest(f"{self._key}: a batch at offset {base_offset} where {self._next_offset} is next")
         index_bytes = (len(self._blocks) + 2) * MAX_INDEX_ENTRY_BYTES
         total = self._file_offset + self._pending.raw_length + length + index_bytes + FOOTER_BYTES
         if total > MAX_SEGMENT_BYTES or index_bytes > MAX_SEGMENT_INDEX_BYTES:
             raise LimitExceeded(f"{self._key}: a segment of {total} bytes is over the limit of {MAX_SEGMENT_BYTES}")
 
-    def _check_sparse(self, header: BatchHeader, skipped: int, missing: int) -> None:
-        """Check that the batches go forward. Only key compaction may leave offsets without a record (R18)."""
-        if skipped < 0 or (skipped and not self._sparse):
-            raise InvalidRequest(
-                f"{self._key}: a batch at offset {header.base_offset} where {self._next_offset} is next"
-            )
-        if missing < 0 or header.record_count < 0 or not self._sparse:
-            offsets = header.last_offset_delta + 1
-            raise InvalidRequest(f"{self._key}: a batch of {header.record_count} records for {offsets} offsets")
+    def _check_count(self, record_count: int, missing: int) -> None:
+        """Only key compaction may leave offsets without a record (R18)."""
+        if missing < 0 or record_count < 0 or not self._sparse:
+            raise InvalidRequest(f"{self._key}: a batch of {record_count} records for {record_count + missing} offsets")
 
     def _close_block(self) -> tuple[BytesLike, ...]:
         pending, self._pending = self._pending, _PendingBlock()
@@ -181,23 +194,34 @@ class SegmentWriter:
 class _PendingBlock:
     """The batches of the block that is being filled."""
 
-    __slots__ = ("base_offset", "batches", "crc", "max_timestamp_ms", "raw_length", "record_count")
+    __slots__ = ("base_offset", "batches", "has_plain_batches", "max_timestamp_ms", "raw_length", "record_count")
 
     def __init__(self) -> None:
         self.batches: list[BytesLike] = []
         self.raw_length = 0
-        self.crc = 0
+        self.has_plain_batches = False
+        """True when its producer did not compress one of the batches, or more."""
         self.record_count = 0
         self.base_offset = -1
         self.max_timestamp_ms = 0
 
     def store(self, *, compress: bool) -> tuple[tuple[BytesLike, ...], BlockCodec, int, int]:
         """The buffers to be stored, their codec, length and CRC."""
-        if compress:
-            compressed: bytes = lz4.block.compress(b"".join(self.batches), store_size=False)
-            if len(compressed) <= self.raw_length * _WORTH_COMPRESSING:
+        if not compress:
+            crc = 0
+            for batch in self.batches:
+                crc = crc32c(batch, crc)
+            return tuple(self.batches), BlockCodec.RAW, self.raw_length, crc
+        raw = b"".join(self.batches)
+        if self.has_plain_batches or _shrinks(raw[:_SAMPLE_BYTES], _WORTH_TRYING):
+            compressed: bytes = lz4.block.compress(raw, store_size=False)
+            if len(compressed) <= len(raw) * _WORTH_COMPRESSING:
                 return (compressed,), BlockCodec.LZ4, len(compressed), crc32c(compressed)
-        return tuple(self.batches), BlockCodec.RAW, self.raw_length, self.crc
+        return (raw,), BlockCodec.RAW, len(raw), crc32c(raw)
+
+
+def _shrinks(sample: bytes, to_share: float) -> bool:
+    return len(lz4.block.compress(sample, store_size=False)) <= len(sample) * to_share
 
 
 def write_segment(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from streamhouse.core.errors import DamagedObject
 from streamhouse.core.ids import PartitionKey, TopicId
+from streamhouse.formats import batch_runs
 from streamhouse.formats.segment_v1 import BlockCodec
 from streamhouse.formats.segment_v1_reader import read_segment, verify_segment
 from streamhouse.formats.segment_v1_writer import SegmentWriter
@@ -96,7 +97,7 @@ def copied(made: Stored, *, read_bytes: int = 1 << 20) -> bytes:
     out = bytearray()
     for read in reads_of(made, read_bytes):
         data = memoryview(bytes(made.objects[read.object_key]))
-        out += copy.feed(read, [data[start : start + length] for start, length in read.ranges])
+        out += b"".join(copy.feed(read, [data[start : start + length] for start, length in read.ranges]))
     finished = copy.finish()
     for buffer in finished.buffers:
         out += buffer
@@ -126,6 +127,15 @@ def test_invariant_6_any_mix_is_copied_byte_for_byte_however_it_is_cut(
     assert (footer.key, footer.base_offset, footer.end_offset) == (KEY, 1_000, made.entries[-1].end_offset)
     assert footer.record_count == sum(entry.record_count for entry in made.entries)
     assert not footer.sparse
+
+
+@given(seed=st.integers(0, 2**32), read_bytes=st.integers(40, 3_000))
+def test_invariant_6_batches_taken_in_runs_and_one_by_one_make_the_same_object(seed: int, read_bytes: int) -> None:
+    made = stored(some_groups(random.Random(seed)))
+    in_runs = copied(made, read_bytes=read_bytes)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(batch_runs, "_walk", None)
+        assert copied(made, read_bytes=read_bytes) == in_runs
 
 
 def test_invariant_6_every_batch_keeps_the_epoch_of_its_entry_and_its_producer() -> None:

@@ -62,7 +62,7 @@ def copied(source: Entry, data: bytes, *, needed: bool, newest: KeyMap | None = 
     copy = ThinnedCopy(key=KEY, sources=[source], rule=rule, needed=needed)
     ready = copy.feed(read_of(source), [memoryview(data)])
     finished = copy.finish()
-    return None if finished is None else ready + b"".join(finished.buffers)
+    return None if finished is None else b"".join([*ready, *finished.buffers])
 
 
 def test_p4_a_slice_becomes_a_sparse_segment_without_its_superseded_records() -> None:

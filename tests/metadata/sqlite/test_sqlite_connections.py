@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from streamhouse.core.errors import MetadataDamaged, MetadataError, MetadataUnavailable, StreamHouseError
-from streamhouse.metadata.sqlite import connections
+from streamhouse.metadata.sqlite import connections, engine
 from streamhouse.metadata.sqlite.connections import MEMORY, Busy, connect, translated
 
 
@@ -38,6 +38,17 @@ def test_a_reader_cannot_write(tmp_path: Path) -> None:
     with pytest.raises(sqlite3.OperationalError, match="readonly"):
         reader.execute("INSERT INTO schema_migrations VALUES (1)")
     assert reader.execute("SELECT count(*) FROM schema_migrations").fetchone()[0] == 0
+    writer.close()
+    reader.close()
+
+
+def test_the_caches_of_a_writer_and_four_readers_are_bounded_to_16_mib(tmp_path: Path) -> None:
+    """A vacuum reads every page of the file, so each cache becomes as large as it may."""
+    path = str(tmp_path / "metadata.db")
+    writer, reader = connect(path, busy_timeout_ms=0), connect(path, busy_timeout_ms=0, read_only=True)
+    cached_kib = [-int(str(pragma(each, "cache_size"))) for each in (writer, *[reader] * engine._READERS)]
+    assert min(cached_kib) > 0, "a positive number would count pages"
+    assert sum(cached_kib) <= 16 * 1024
     writer.close()
     reader.close()
 

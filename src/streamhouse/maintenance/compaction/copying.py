@@ -24,7 +24,8 @@ cut between two reads the beginning of one batch.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from streamhouse.core.errors import (
@@ -37,12 +38,13 @@ from streamhouse.core.errors import (
 )
 from streamhouse.core.ids import PartitionKey
 from streamhouse.core.limits import MAX_BATCH_BYTES
+from streamhouse.formats.batch_runs import BatchRun, run_of, take_run
 from streamhouse.formats.segment_v1_reader import decode_run, read_segment
 from streamhouse.formats.segment_v1_writer import FinishedSegment, SegmentWriter
 from streamhouse.formats.shared_blob_v1 import UNPLACED_EPOCH, UNPLACED_OFFSET
 from streamhouse.maintenance.compaction.sources import SourcePart, SourceRead, check_footer, damaged
 from streamhouse.metadata.contract import KAFKA_BATCHES, Entry
-from streamhouse.wire.batch import HEADER_BYTES, BatchHeader, iter_batches, patch, validate
+from streamhouse.wire.batch import HEADER_BYTES, BatchHeader, patch, validate
 from streamhouse.wire.buffers import BytesLike
 
 _LENGTH: Final = struct.Struct(">i")
@@ -51,6 +53,10 @@ _LENGTH_END: Final = 12  # a batch's length counts the bytes after itself
 
 Placed = tuple[memoryview, BatchHeader]
 """A batch with its real offset and epoch, and a header that says so."""
+PlacedRun = tuple[memoryview, BatchRun]
+"""Batches that lie end to end, with their real offsets and epoch."""
+Room = Callable[[], int]
+"""How many bytes of batches the next run may have. A batch that is larger than that is a run of its own."""
 
 
 class SegmentCopy:
@@ -59,12 +65,13 @@ class SegmentCopy:
         self._writer = SegmentWriter(key=key, compression="lz4")
         self._walk = SourceWalk(key=key, sources=sources)
 
-    def feed(self, read: SourceRead, buffers: Sequence[memoryview]) -> bytes:
-        """Take one read and return the blocks that are full, end to end. Raises DamagedObject."""
+    def feed(self, read: SourceRead, buffers: Sequence[memoryview]) -> Sequence[BytesLike]:
+        """Take one read and return the blocks that are full. Raises DamagedObject."""
         ready: list[BytesLike] = []
-        for batch, header in self._walk.batches(read, buffers):
-            ready.extend(self._writer.append(batch, header))
-        return b"".join(ready)
+        writer = self._writer
+        for batches, run in self._walk.runs(read, buffers, room=lambda: writer.room_bytes):
+            ready.extend(writer.append_run(batches, run))
+        return ready
 
     def finish(self) -> FinishedSegment:
         """Close the segment. Raises DamagedObject when the last entry has not come to its end."""
@@ -100,11 +107,18 @@ class SourceWalk:
         """The batches in one read, at their real offsets. Raises DamagedObject."""
         for part, data in zip(read.parts, buffers, strict=True):
             self._move_to(part.source)
-            try:
-                yield from self._current.batches(self._key, part, data)
-            except (CorruptData, UnsupportedVersion) as error:
-                # Also a version: where no CRC covers it, a flipped bit makes a newer one.
-                raise self.damaged(error) from error
+            with self._naming_the_source():
+                for batch, found in self._current.batches(self._key, part, data, room=None):
+                    assert isinstance(found, BatchHeader), "without room there are no runs"
+                    yield batch, found
+
+    def runs(self, read: SourceRead, buffers: Sequence[memoryview], *, room: Room) -> Iterator[PlacedRun]:
+        """The same batches, as many at a time as there is room for. Raises DamagedObject."""
+        for part, data in zip(read.parts, buffers, strict=True):
+            self._move_to(part.source)
+            with self._naming_the_source():
+                for batches, found in self._current.batches(self._key, part, data, room=room):
+                    yield batches, found if isinstance(found, BatchRun) else run_of(found)
 
     def check_ended(self) -> None:
         """Raises DamagedObject when the last entry has not come to its end."""
@@ -115,6 +129,14 @@ class SourceWalk:
     def damaged(self, error: CorruptData | UnsupportedVersion) -> DamagedObject:
         """The error as one of the present source."""
         return damaged(self._key, self.source, f"{error.message}; {error.hint}" if error.hint else error.message)
+
+    @contextmanager
+    def _naming_the_source(self) -> Iterator[None]:
+        try:
+            yield
+        except (CorruptData, UnsupportedVersion) as error:
+            # Also a version: where no CRC covers it, a flipped bit makes a newer one.
+            raise self.damaged(error) from error
 
     def _move_to(self, source: Entry) -> None:
         if source is self.source:
@@ -138,15 +160,18 @@ class _SourceBatches:
         self._rest = b""
         """The beginning of a batch whose end is in the next read."""
 
-    def batches(self, key: PartitionKey, part: SourcePart, data: memoryview) -> Iterator[Placed]:
-        """The batches in these bytes, at their real offsets. Raises CorruptData, UnsupportedVersion."""
+    def batches(
+        self, key: PartitionKey, part: SourcePart, data: memoryview, *, room: Room | None
+    ) -> Iterator[tuple[memoryview, BatchHeader | BatchRun]]:
+        """The batches in these bytes, at their real offsets: single ones, and runs if there is ``room`` for them.
+        Raises CorruptData, UnsupportedVersion."""
         if self._entry.encoding == KAFKA_BATCHES:
-            return self._placed(data)
+            return self._placed(data, room)
         if part.blocks:
-            return self._stored(decode_run(data, part.blocks))
+            return self._stored(decode_run(data, part.blocks), room)
         segment = read_segment(data)
         check_footer(segment.footer, key, self._entry)
-        return self._stored(segment.runs())
+        return self._stored(segment.runs(), room)
 
     def what_is_missing(self) -> str:
         """Empty when the batches cover the entry, and all of its bytes."""
@@ -159,28 +184,50 @@ class _SourceBatches:
             return f"{len(self._rest)} bytes behind its last batch"
         return ""
 
-    def _placed(self, data: memoryview) -> Iterator[Placed]:
+    def _placed(self, data: memoryview, room: Room | None) -> Iterator[tuple[memoryview, BatchHeader | BatchRun]]:
         """Batches of a shared blob, which have neither offset nor epoch yet."""
         buffer = bytearray(self._rest)  # a copy in any case: the store may have handed out its own bytes
         buffer += data
-        position = 0
-        while self._has_whole_batch(buffer, position):
-            header = validate(buffer, position)
-            if (header.base_offset, header.partition_leader_epoch) != (UNPLACED_OFFSET, UNPLACED_EPOCH):
-                raise CorruptBlob(
-                    f"shared blob slice: a batch has base offset {header.base_offset} and leader epoch"
-                    f" {header.partition_leader_epoch}, not {UNPLACED_OFFSET} and {UNPLACED_EPOCH}"
-                )
-            base_offset, epoch = self._next_offset, self._entry.epoch
-            self._advance(base_offset, header)
-            patch(buffer, position, base_offset=base_offset, leader_epoch=epoch)
-            placed = header._replace(base_offset=base_offset, partition_leader_epoch=epoch)
-            yield memoryview(buffer)[position : position + header.size], placed
-            position += header.size
-            self._left_bytes -= header.size
-        self._rest = bytes(memoryview(buffer)[position:])
+        view, position, epoch = memoryview(buffer), 0, self._entry.epoch
+        while self._has_whole_batch(view, position):
+            found = self._run(view, position, room, leader_epoch=epoch) or self._place(view, position)
+            yield view[position : position + found.size], found
+            position += found.size
+            self._left_bytes -= found.size
+        self._rest = bytes(view[position:])
 
-    def _has_whole_batch(self, buffer: bytearray, position: int) -> bool:
+    def _place(self, view: memoryview, position: int) -> BatchHeader:
+        header = validate(view, position)
+        if (header.base_offset, header.partition_leader_epoch) != (UNPLACED_OFFSET, UNPLACED_EPOCH):
+            raise CorruptBlob(
+                f"shared blob slice: a batch has base offset {header.base_offset} and leader epoch"
+                f" {header.partition_leader_epoch}, not {UNPLACED_OFFSET} and {UNPLACED_EPOCH}"
+            )
+        base_offset, epoch = self._next_offset, self._entry.epoch
+        self._advance(base_offset, header)
+        patch(view, position, base_offset=base_offset, leader_epoch=epoch)
+        return header._replace(base_offset=base_offset, partition_leader_epoch=epoch)
+
+    def _run(
+        self, view: memoryview, position: int, room: Room | None, *, leader_epoch: int | None = None
+    ) -> BatchRun | None:
+        """The plain batches from here on; None if the next one has to be looked at by itself."""
+        if room is None:
+            return None
+        run = take_run(
+            view,
+            position,
+            room_bytes=room(),
+            next_offset=self._next_offset,
+            last_offset=self._entry.end_offset,
+            leader_epoch=leader_epoch,
+        )
+        if run is not None:
+            self._next_offset = run.end_offset + 1
+            self._record_count += run.record_count
+        return run
+
+    def _has_whole_batch(self, buffer: memoryview, position: int) -> bool:
         """False when the next batch ends in a later read. For what makes no batch it is True: the check refuses it."""
         available = len(buffer) - position
         if not available or available == self._left_bytes:
@@ -193,17 +240,24 @@ class _SourceBatches:
             raise CorruptBatch(f"record batch of {size} bytes, {self._left_bytes} bytes of its slice are left")
         return bool(size <= available)
 
-    def _stored(self, runs: Iterator[memoryview]) -> Iterator[Placed]:
+    def _stored(
+        self, blocks: Iterator[memoryview], room: Room | None
+    ) -> Iterator[tuple[memoryview, BatchHeader | BatchRun]]:
         """Batches of a segment, which have their places."""
-        for run in runs:
-            for position, header in iter_batches(run, allow_compacted=self._thinned):
-                skipped = header.base_offset - self._next_offset
-                if skipped < 0 or (skipped and not self._thinned):
-                    raise CorruptSegment(
-                        f"segment: a batch at offset {header.base_offset} where {self._next_offset} is next"
-                    )
-                self._advance(header.base_offset, header)
-                yield run[position : position + header.size], header
+        for block in blocks:
+            position = 0
+            while position < len(block):
+                found = self._run(block, position, room) or self._follow(block, position)
+                yield block[position : position + found.size], found
+                position += found.size
+
+    def _follow(self, block: memoryview, position: int) -> BatchHeader:
+        header = validate(block, position, allow_compacted=self._thinned)
+        skipped = header.base_offset - self._next_offset
+        if skipped < 0 or (skipped and not self._thinned):
+            raise CorruptSegment(f"segment: a batch at offset {header.base_offset} where {self._next_offset} is next")
+        self._advance(header.base_offset, header)
+        return header
 
     def _advance(self, base_offset: int, header: BatchHeader) -> None:
         self._next_offset = base_offset + header.last_offset_delta + 1

@@ -38,6 +38,7 @@ from streamhouse.metadata.contract import SEGMENT_V1, Entry, EntryKind, ObjectRe
 from streamhouse.objectstore.contract import ObjectStore
 from streamhouse.objectstore.keys import CompactedKey
 from streamhouse.objectstore.topic_requests import caused_by
+from streamhouse.wire.buffers import BytesLike
 
 READ_AHEAD_BYTES: Final = 8 * MIB
 """The most bytes of one item that are fetched, or wait to be copied. A single read may be larger."""
@@ -48,7 +49,7 @@ _READS_AHEAD: Final = 16
 class ItemCopy(Protocol):
     """What becomes of the batches of one item, while its bytes come in the order of their offsets."""
 
-    def feed(self, read: SourceRead, buffers: Sequence[memoryview]) -> bytes:
+    def feed(self, read: SourceRead, buffers: Sequence[memoryview]) -> Sequence[BytesLike]:
         """Take one read and return what is to be written of the object."""
         ...
 

@@ -37,8 +37,8 @@ class ThinnedCopy:
         self._last: BatchHeader | None = None
         """The last batch, as long as nothing was written behind it."""
 
-    def feed(self, read: SourceRead, buffers: Sequence[memoryview]) -> bytes:
-        """Take one read and return the blocks that are full, end to end. Raises DamagedObject, LimitExceeded."""
+    def feed(self, read: SourceRead, buffers: Sequence[memoryview]) -> Sequence[BytesLike]:
+        """Take one read and return the blocks that are full. Raises DamagedObject, LimitExceeded."""
         ready: list[BytesLike] = []
         for batch, header in self._walk.batches(read, buffers):
             try:
@@ -50,7 +50,7 @@ class ThinnedCopy:
             self._last = header if thinned is None else None
             if thinned is not None:
                 ready.extend(self._append(thinned))
-        return b"".join(ready)
+        return ready
 
     def finish(self) -> FinishedSegment | None:
         """Close the segment; None if the entries are as they should be. Raises DamagedObject."""

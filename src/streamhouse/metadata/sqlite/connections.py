@@ -18,7 +18,11 @@ FAILURES: Final = (sqlite3.Error, UnicodeDecodeError)
 _OLDEST_SQLITE: Final = (3, 35, 0)  # RETURNING; generated columns and upserts are older
 _STATEMENT_CACHE: Final = 512  # more than the backend has, so that each is prepared once per connection
 _LARGEST_IDLE_LOG_BYTES: Final = 64 * MIB  # what one huge transaction made of the log is given back afterwards
-_PAGE_CACHE_KIB: Final = 16 * 1024  # holds the inner pages of an index of some million entries
+_WRITER_CACHE_KIB: Final = 8 * 1024
+"""The pages that one transaction changes, as a rule. What does not fit is written to the log early."""
+_READER_CACHE_KIB: Final = 2 * 1024
+"""The inner pages of an index of some million entries. The system's cache has the others, and a vacuum, which reads
+every page once, would fill a larger cache of each connection with what is not read again."""
 
 
 class Busy(StreamHouseError):
@@ -74,7 +78,7 @@ def _set_up(connection: sqlite3.Connection, path: str, *, busy_timeout_ms: int, 
     connection.execute("PRAGMA fullfsync = ON")  # macOS: fsync alone does not reach the platter
     connection.execute("PRAGMA temp_store = MEMORY")
     connection.execute(f"PRAGMA journal_size_limit = {_LARGEST_IDLE_LOG_BYTES}")
-    connection.execute(f"PRAGMA cache_size = -{_PAGE_CACHE_KIB}")
+    connection.execute(f"PRAGMA cache_size = -{_READER_CACHE_KIB if read_only else _WRITER_CACHE_KIB}")
     if read_only:
         connection.execute("PRAGMA query_only = ON")
 
