@@ -14,12 +14,8 @@ import pickle
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from importlib.util import find_spec
 from itertools import count
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
-from zipfile import ZipFile
 
 from streamhouse.core.errors import InvalidSetting, PassIncomplete
 from streamhouse.core.randomness import Randomness
@@ -39,8 +35,6 @@ R = TypeVar("R")
 MAX_AT_A_TIME: Final = 64
 """Works under way, each with a thread of the driver. It is also the most that a Compactor takes."""
 _CANCEL_AGAIN_S: Final = 0.2
-_ALSO_NEEDED: Final = "prometheus_client"
-"""A library that maintenance imports, and that the archive of ``streamhouse spark pack`` leaves out."""
 _MAX_REASON: Final = 500  # characters of an error's text; Spark's own has pages
 
 
@@ -95,17 +89,12 @@ class SparkTasks:
         self._gate = asyncio.Semaphore(self.at_a_time)
         self._name = f"maintenance-{randomness.uuid().hex[:12]}"
         self._numbers = count(1)
-        self._shipped = TemporaryDirectory(prefix="streamhouse-")
-        """Executors fetch from it as long as works are sent."""
-        if "spark.archives" in dict(self._context.getConf().getAll()):
-            self._context.addPyFile(str(library_archive(_ALSO_NEEDED, Path(self._shipped.name))))
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         await asyncio.to_thread(self._threads.shutdown)
-        self._shipped.cleanup()
 
     def stop_spark(self) -> None:
         """End all tasks, and Spark with them. Afterwards works fail."""
@@ -156,19 +145,6 @@ class SparkTasks:
                 await asyncio.to_thread(self._context.cancelJobGroup, group)
             await asyncio.wait([job], timeout=_CANCEL_AGAIN_S)
         job.exception()
-
-
-def library_archive(name: str, directory: Path) -> Path:
-    """A zip file of an installed package of pure Python, from which a worker can import it."""
-    found = find_spec(name)
-    origin = None if found is None else found.origin
-    assert origin is not None, f"{name} is installed: the driver has imported it"
-    package = Path(origin).parents[1]
-    archive = directory / f"{name}.zip"
-    with ZipFile(archive, "w") as zipped:
-        for path in sorted((package / name).rglob("*.py")):
-            zipped.write(path, path.relative_to(package))
-    return archive
 
 
 def reason_of(text: str) -> str:
