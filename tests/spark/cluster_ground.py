@@ -1,4 +1,5 @@
-"""Drivers in processes of their own, and a Python for executors that has what PySpark needs and nothing of ours."""
+"""What tests on a standalone cluster stand on: a platform on PostgreSQL and S3, drivers and commands in processes of
+their own, and a Python for executors that has what PySpark needs and nothing of ours."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ import sys
 import sysconfig
 from pathlib import Path
 from typing import Any
+
+from streamhouse.testing.services import S3Service
 
 PROGRAMS = Path(__file__).parent / "programs"
 SITE = Path(sysconfig.get_path("purelib"))
@@ -26,6 +29,61 @@ def bare_site_packages(directory: Path, *, connect: bool = False) -> Path:
         for found in SITE.glob(f"{name}*"):
             (directory / found.name).symlink_to(found)
     return directory
+
+
+def fleet_settings(data_dir: Path, dsn: str, s3: S3Service) -> dict[str, str]:
+    """A platform on PostgreSQL and a bucket of its own, as keywords of ``StreamHouse.open``."""
+    return {
+        "data_dir": str(data_dir),
+        "metadata_url": dsn,
+        "store_url": f"s3://{s3.create_bucket()}/topics",
+        "store_endpoint_url": s3.endpoint_url,
+        "store_region": s3.region,
+        "store_access_key_id": s3.access_key,
+        "store_secret_access_key": s3.secret_key,
+        "profile": "fast",
+    }
+
+
+def spark_options(settings: dict[str, str]) -> dict[str, str]:
+    """The same platform in options of Spark's format: metadata_url is metadataUrl."""
+    given = {name: value for name, value in settings.items() if name.startswith(("metadata_", "store_"))}
+    return {first + "".join(map(str.title, rest)): given[name] for name in given for first, *rest in [name.split("_")]}
+
+
+def flags_of(settings: dict[str, str]) -> list[str]:
+    """The same platform in flags of a command."""
+    return [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", value)]
+
+
+def on_cluster(master_url: str, bare: Path) -> list[str]:
+    """Flags that run a command's tasks on a cluster whose Python has only what is in ``bare``."""
+    conf = {
+        "spark.driver.memory": "512m",
+        "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.executorEnv.PYTHONPATH": str(bare),
+        "spark.sql.shuffle.partitions": "2",
+    }
+    return ["--master", master_url, *(word for name, value in conf.items() for word in ("--conf", f"{name}={value}"))]
+
+
+def run_command(*words: str, timeout_s: float = 400) -> str:
+    """Run `streamhouse` with these words; what it printed on stdout."""
+    try:
+        ran = subprocess.run(
+            [sys.executable, "-m", "streamhouse", *words],
+            env=driver_environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as late:
+        raise AssertionError(f"still running after {timeout_s:.0f} s: {(late.stderr or b'')[-4_000:]!r}") from late
+    assert ran.returncode == 0, ran.stderr[-4_000:]
+    return ran.stdout
 
 
 def run_driver(program: str, plan: dict[str, Any], *, timeout_s: float = 200) -> Any:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from cluster_ground import bare_site_packages, run_driver
+from cluster_ground import bare_site_packages, fleet_settings, run_driver, spark_options
 from source_ground import fill
 
 from streamhouse.testing.plugin import RunningStreamHouse
@@ -16,31 +15,8 @@ LEAD_TIMEOUT_S = 60
 
 
 @pytest.fixture
-def streamhouse_options(tmp_path: Path, postgres_database: str, s3_service: S3Service) -> dict[str, Any]:
-    return {
-        "data_dir": str(tmp_path / "agent"),
-        "metadata_url": postgres_database,
-        "store_url": f"s3://{s3_service.create_bucket()}/topics",
-        "store_endpoint_url": s3_service.endpoint_url,
-        "store_region": s3_service.region,
-        "store_access_key_id": s3_service.access_key,
-        "store_secret_access_key": s3_service.secret_key,
-        "profile": "fast",
-    }
-
-
-@pytest.fixture
-def fleet_options(streamhouse_options: dict[str, Any]) -> dict[str, str]:
-    """The same for Spark."""
-    names = {
-        "metadata_url": "metadataUrl",
-        "store_url": "storeUrl",
-        "store_endpoint_url": "storeEndpointUrl",
-        "store_region": "storeRegion",
-        "store_access_key_id": "storeAccessKeyId",
-        "store_secret_access_key": "storeSecretAccessKey",
-    }
-    return {option: streamhouse_options[name] for name, option in names.items()}
+def streamhouse_options(tmp_path: Path, postgres_database: str, s3_service: S3Service) -> dict[str, str]:
+    return fleet_settings(tmp_path / "agent", postgres_database, s3_service)
 
 
 @pytest.fixture
@@ -55,7 +31,7 @@ def orders(streamhouse: RunningStreamHouse) -> RunningStreamHouse:
 
 
 def test_a_cluster_whose_machines_have_no_streamhouse_reads_a_topic(
-    spark_cluster: SparkCluster, orders: RunningStreamHouse, fleet_options: dict[str, str], tmp_path: Path
+    spark_cluster: SparkCluster, orders: RunningStreamHouse, streamhouse_options: dict[str, str], tmp_path: Path
 ) -> None:
     bare = bare_site_packages(tmp_path / "bare")
     answer = run_driver(
@@ -69,7 +45,7 @@ def test_a_cluster_whose_machines_have_no_streamhouse_reads_a_topic(
                 "spark.executorEnv.PYTHONPATH": str(bare),
                 "spark.sql.shuffle.partitions": "2",
             },
-            "options": fleet_options,
+            "options": spark_options(streamhouse_options),
             "checkpoint": str(tmp_path / "checkpoint"),
         },
     )

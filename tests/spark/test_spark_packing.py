@@ -14,7 +14,19 @@ from typer.testing import CliRunner
 from streamhouse.cli.main import app
 from streamhouse.spark.packing import directory_of, forget_unused, pack
 
-NEEDED = ("spark.source", "spark.fetching", "spark.tables.tasks", "metadata.postgres.store", "wire._columns")
+NEEDED = (
+    "spark.source",
+    "spark.fetching",
+    "spark.tables.tasks",
+    "spark.maintenance.compaction",
+    "spark.maintenance.key_compaction",
+    "spark.maintenance.retention",
+    "spark.maintenance.tasks",
+    "spark.maintenance.vacuum",
+    "spark.maintenance.verify",
+    "metadata.postgres.store",
+    "wire._columns",
+)
 
 
 @pytest.fixture(scope="module")

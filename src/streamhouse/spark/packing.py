@@ -22,8 +22,8 @@ from typing import Final
 from streamhouse.core.errors import ConfigError
 from streamhouse.spark.shim import ARCHIVE_DIRECTORY
 
-NEEDED: Final = ("cramjam", "crc32c", "lz4", "msgspec", "obstore", "zstandard")
-"""Distributions that every task imports."""
+NEEDED: Final = ("cramjam", "crc32c", "lz4", "msgspec", "obstore", "prometheus-client", "zstandard")
+"""Distributions that tasks import: all of them, or those of maintenance (prometheus-client)."""
 USEFUL: Final = ("asyncpg", "psycopg", "psycopg-binary", "typing-extensions", "fastavro")
 """Packed if they are installed: some metadata stores, targets and formats need them."""
 _UNUSED_MS: Final = 30 * 86_400_000

@@ -30,11 +30,12 @@ def _flags(cluster: Cluster) -> dict[str, str]:
 
 async def fill_with_keys(cluster: Cluster) -> None:
     async with cluster.open() as sh:
-        await sh.create_topic("state", 1, configs={"cleanup.policy": "compact"})
-        for number in range(4):
-            records = [Record(key=b"%d" % each, value=b"%d" % number, timestamp_ms=OLD_MS) for each in range(5)]
-            await sh.produce_batch("state", 0, records)
-            await sh.flush()
+        for name in ("state", "shared"):
+            await sh.create_topic(name, 1, configs={"cleanup.policy": "compact"})
+            for number in range(4):
+                records = [Record(key=b"%d" % each, value=b"%d" % number, timestamp_ms=OLD_MS) for each in range(5)]
+                await sh.produce_batch(name, 0, records)
+                await sh.flush()
 
 
 async def test_p_4_every_pass_runs_on_a_cluster_whose_machines_have_no_streamhouse(
@@ -67,9 +68,11 @@ async def test_p_4_every_pass_runs_on_a_cluster_whose_machines_have_no_streamhou
     assert did["at_a_time"] == 64
     assert (tmp_path / "killed-once").exists()
     assert did["killed"] == {"runs": 1, "recovered": 1, "errors": 0}
-    assert (did["compacted"], did["superseded"], did["moved"]) == (4, 10, 1), "three of orders, one of old"
+    assert (did["compacted"], did["superseded"], did["moved"]) == (4, 20, 1), (
+        "three of orders, one of old; ten of each topic with keys"
+    )
     # What the passes themselves have dereferenced waits for its grace; the upload that was lost sight of does not.
     assert did["deleted"] == 1
-    assert (did["verified"], did["findings"], did["failures"]) == (6, 0, [])
+    assert (did["verified"], did["findings"], did["failures"]) == (7, 0, [])
     assert not garbage & await cluster.objects()
     assert [await cluster.read("orders", 0), await cluster.read("orders", 2), await cluster.read("killed")] == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from spark_pass_ground import FEW, Cluster, entries_in, keys_of, passes_on
 
 from streamhouse.core import topic_config
 from streamhouse.core.errors import DamagedObject, InvalidRequest
+from streamhouse.maintenance.key_compaction.plan import KeyRules
 from streamhouse.maintenance.vacuum.options import VacuumOptions
 from streamhouse.maintenance.verify import Finding, FindingKind, VerifyDepth, VerifyOptions, VerifyProgress
 from streamhouse.testing.services import PostgresService, S3Service
@@ -194,3 +196,44 @@ async def test_p_4_key_compaction_keeps_the_newest_record_of_each_key(cluster: C
             assert [(each.offset, each.key, each.value) for each in found[:5]] == [
                 (10 + number, b"%d" % number, b"2") for number in range(5)
             ]
+
+
+async def test_p_4_tasks_that_share_a_partition_leave_what_one_task_leaves(
+    cluster: Cluster, spark: SparkSession
+) -> None:
+    """Two topics with the same records: one is shuffled, the other not."""
+    async with cluster.open() as sh:
+        for name in ("shared", "alone"):
+            await sh.create_topic(name, 1, configs={"cleanup.policy": "compact"})
+            for number in range(6):
+                records = [
+                    Record(key=b"%d" % (each * number % 17), value=b"%d" % number, timestamp_ms=OLD_MS)
+                    for each in range(40)
+                ]
+                await sh.produce_batch(name, 0, [*records, Record(key=b"gone", value=None, timestamp_ms=OLD_MS)])
+                await sh.flush()
+    async with passes_on(cluster, spark) as passes:
+        done, entries = {}, {}
+        for name, above_bytes in (("shared", 0), ("alone", 1 << 40)):
+            (topic,) = await passes.topics([name])
+            (key,) = topic.partition_keys()
+            chosen = replace(passes, key_rules=KeyRules(max_sources=2), shuffle_above_bytes=above_bytes).key_compactor()
+            done[name] = await chosen.compact_once({key: topic_config.effective(topic.configs)})
+            assert done[name].failures == ()
+            entries[name] = [
+                (entry.base_offset, entry.end_offset, entry.record_count, entry.kind, entry.min_timestamp_ms)
+                for entry in await entries_in(passes, key)
+            ]
+        assert entries["shared"] == entries["alone"]
+        assert len(entries["shared"]) == 4
+        stats = [done[name].stats for name in ("shared", "alone")]
+        assert [(each.runs, each.superseded, each.keys, each.objects_released) for each in stats[:1]] == [
+            (each.runs, each.superseded, each.keys, each.objects_released) for each in stats[1:]
+        ]
+        assert stats[0].superseded > 100
+        assert await passes.stores.metadata.list_claims() == []
+        assert await passes.stores.metadata.list_pins() == []
+    async with cluster.open() as sh:
+        shared, alone = [list(await sh.read(name, 0, 0)) for name in ("shared", "alone")]
+        assert len(shared) > 40
+        assert shared == alone

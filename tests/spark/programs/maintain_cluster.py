@@ -11,6 +11,7 @@ import asyncio
 import importlib
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,9 @@ async def run_passes(spark: SparkSession, plan: dict[str, Any]) -> dict[str, Any
             killed = await killed_item(passes, plan)
             topics = await passes.topics()
             small = await passes.compactor(FEW).compact_once(small_object_logs(topics))
-            keys = await passes.key_compactor().compact_once(compacted_logs(topics))
+            shared = replace(passes, shuffle_above_bytes=0).key_compactor()
+            keys = await shared.compact_once(compacted_logs(await passes.topics(["shared"])))
+            keys = keys.plus(await passes.key_compactor().compact_once(compacted_logs(topics)))
             moved = await passes.retention().run()
             vacuumed = await passes.vacuum(BRIEF).run()
             verified = await passes.verifier(VerifyOptions(), tell=lambda told: None).run()

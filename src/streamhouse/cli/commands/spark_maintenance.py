@@ -48,7 +48,7 @@ from streamhouse.metadata.contract import Topic
 from streamhouse.spark.definitions.service import place_of
 from streamhouse.spark.maintenance.compaction import SparkCompactor
 from streamhouse.spark.maintenance.jobs import SparkTasks, check_master, reason_of, task_cluster
-from streamhouse.spark.maintenance.key_compaction import SparkKeyCompactor
+from streamhouse.spark.maintenance.key_compaction import SHUFFLE_ABOVE_BYTES, SparkKeyCompactor
 from streamhouse.spark.maintenance.retention import SparkRetention
 from streamhouse.spark.maintenance.vacuum import SparkVacuum
 from streamhouse.spark.maintenance.verify import SparkVerifier
@@ -106,17 +106,25 @@ def key_compact(
         str,
         typer.Option("--map-size", metavar="SIZE", help="Memory of a task for its map of keys; 32 bytes a key."),
     ] = "64MiB",
+    shuffle_above: Annotated[
+        str,
+        typer.Option("--shuffle-above", metavar="SIZE", help="Tasks share a partition with more bytes than this."),
+    ] = "1GiB",
     master: Master = "local[*]",
     conf: Conf = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Drop records that have a newer one of their key, once; a Spark task for each partition.
+    """Drop records that have a newer one of their key, once; a Spark task for each partition, many for a large one.
 
     Of what `compact` does, only topics with `compact` in cleanup.policy, and with a memory of your choice.
     """
     settings = chosen.load().settings
     step = KeyCompactOnSpark(plan_only=plan, rules=compaction_rules(settings))
-    where = _where(settings, master, conf, key_rules=KeyRules(map_bytes=parse_size(map_size)))
+    where = replace(
+        _where(settings, master, conf),
+        key_rules=KeyRules(map_bytes=parse_size(map_size)),
+        shuffle_above_bytes=parse_size(shuffle_above),
+    )
     _run(step.on(where), settings, topics, output)
 
 
@@ -210,11 +218,12 @@ class SparkPlace:
     master: str
     config: Mapping[str, str]
     settings: Settings = field(repr=False)
-    key_rules: KeyRules
+    key_rules: KeyRules = _KEY_RULES
+    shuffle_above_bytes: int = SHUFFLE_ABOVE_BYTES
 
 
-def _where(settings: Settings, master: str, conf: list[str] | None, *, key_rules: KeyRules = _KEY_RULES) -> SparkPlace:
-    return SparkPlace(master=master, config=spark_config(conf), settings=settings, key_rules=key_rules)
+def _where(settings: Settings, master: str, conf: list[str] | None) -> SparkPlace:
+    return SparkPlace(master=master, config=spark_config(conf), settings=settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,6 +232,7 @@ class SparkPasses(MaintenancePasses):
 
     tasks: SparkTasks
     key_rules: KeyRules = _KEY_RULES
+    shuffle_above_bytes: int = SHUFFLE_ABOVE_BYTES
 
     def retention(self) -> Retention:
 
@@ -252,6 +262,7 @@ class SparkPasses(MaintenancePasses):
             owner=_owner(self),
             rules=self.key_rules,
             tasks=self.tasks,
+            shuffle_above_bytes=self.shuffle_above_bytes,
         )
 
     def vacuum(self, options: VacuumOptions, *, on_progress: OnProgress | None = None) -> Vacuum:
@@ -315,6 +326,7 @@ async def spark_passes(
                 randomness=maintenance.randomness,
                 tasks=tasks,
                 key_rules=place.key_rules,
+                shuffle_above_bytes=place.shuffle_above_bytes,
             )
     finally:
         await asyncio.to_thread(application.stop)

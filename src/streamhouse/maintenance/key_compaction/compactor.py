@@ -50,7 +50,7 @@ from streamhouse.maintenance.compaction.stats import OnProgress, unwatched
 from streamhouse.maintenance.key_compaction.copying import ThinnedCopy
 from streamhouse.maintenance.key_compaction.key_map import KeyMap
 from streamhouse.maintenance.key_compaction.large_entry import MAX_SHARDS, NewestRecords, shards_for
-from streamhouse.maintenance.key_compaction.looking import KeyPlanner
+from streamhouse.maintenance.key_compaction.looking import KeyPlanner, PlannedKeys
 from streamhouse.maintenance.key_compaction.mapping import map_keys
 from streamhouse.maintenance.key_compaction.plan import KeyPlan, KeyRules, items_below
 from streamhouse.maintenance.key_compaction.stats import KeyCompactionStats, KeyPassResult
@@ -178,7 +178,7 @@ class KeyCompactor:
         try:
             look = await self._planner.plan(partition.state, partition.config, now_ms=partition.now_ms)
             if is_pending or (look is not None and look.plan.due is not None):
-                await self._work_on(partition)
+                await self._work_on(partition, look)
             elif look is not None:
                 current.waiting_entries += len(look.plan.dirty)
             self._resting.worked(key)
@@ -202,7 +202,8 @@ class KeyCompactor:
             self._resting.forget_except(self._resting.waiting(now_ms=now_ms)[1:])
         self._resting.failed(key, now_ms=now_ms)
 
-    async def _work_on(self, partition: _Partition) -> None:
+    async def _work_on(self, partition: _Partition, first_look: PlannedKeys | None) -> None:
+        """``first_look`` was planned before the claim."""
         key = partition.state.key
         claim = PartitionClaim(
             key,
@@ -235,15 +236,7 @@ class KeyCompactor:
     async def _compact(self, partition: _Partition, plan: KeyPlan, claim: PartitionClaim) -> None:
         """Raises CompactionConflict when the rest of the plan is void too."""
         rules, current = self._options.rules, partition.current
-
-        async def copied(size_bytes: int) -> None:
-            current.read(size_bytes)
-            if self._pace is not None:
-                await self._pace(size_bytes)
-            if not await claim.hold():
-                raise CompactionConflict(f"another process has claimed {plan.key} meanwhile")
-
-        work = _Work(partition=partition, plan=plan, copied=copied)
+        work = _Work(partition=partition, plan=plan, copied=self._counting(partition, claim))
         max_keys = min(rules.max_keys, sum(entry.record_count for entry in plan.dirty) or 1)
         newest = KeyMap(max_keys, secret=self._new_secret())
         mapped_end = await self._map(work, plan.dirty, newest)
@@ -254,6 +247,16 @@ class KeyCompactor:
             await self._rewrite_below(work, mapped_end, newest)
         current.more |= mapped_end <= plan.dirty[-1].end_offset
         partition.stats.partitions += 1
+
+    def _counting(self, partition: _Partition, claim: PartitionClaim) -> Copied:
+        async def copied(size_bytes: int) -> None:
+            partition.current.read(size_bytes)
+            if self._pace is not None:
+                await self._pace(size_bytes)
+            if not await claim.hold():
+                raise CompactionConflict(f"another process has claimed {partition.state.key} meanwhile")
+
+        return copied
 
     async def _compact_large_entry(self, work: _Work) -> None:
         """Compact up to the end of the first dirty entry, whose keys do not fit one map."""
@@ -324,8 +327,7 @@ class KeyCompactor:
     async def _rewrite(self, work: _Work, item: CompactionItem, newer: Superseded) -> None:
         partition = work.partition
         rule = KeepRule(newer=newer, now_ms=partition.now_ms, delete_retention_ms=partition.config.delete_retention_ms)
-        first_dirty = work.plan.dirty[0].base_offset
-        needed = len(item.sources) > 1 or item.end_offset >= first_dirty
+        needed = self._is_needed(work.plan, item)
         copies: list[ThinnedCopy] = []
 
         def new_copy(item: CompactionItem) -> ThinnedCopy:
@@ -334,6 +336,11 @@ class KeyCompactor:
 
         await self._item.run(item, stats=partition.stats, copied=work.copied, new_copy=new_copy)
         partition.stats.count(copies[-1].counts)
+
+    @staticmethod
+    def _is_needed(plan: KeyPlan, item: CompactionItem) -> bool:
+        """Whether the item is to become an object also if nothing in it is superseded."""
+        return len(item.sources) > 1 or item.end_offset >= plan.dirty[0].base_offset
 
     async def _states(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, PartitionState]:
         """The partitions that exist, in the order of the keys."""

@@ -7,14 +7,14 @@ stay in the map: a record that they supersede is superseded, whatever is compact
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 
 from streamhouse.core.errors import CorruptData, UnsupportedVersion
 from streamhouse.core.ids import PartitionKey
 from streamhouse.core.limits import MAX_INFLATED_BATCH_BYTES
 from streamhouse.log.offload import Offload
-from streamhouse.maintenance.compaction.copying import Placed, SourceWalk
+from streamhouse.maintenance.compaction.copying import SourceWalk
 from streamhouse.maintenance.compaction.rewrite import Copied, fetched_reads
 from streamhouse.maintenance.compaction.sources import SourceRead
 from streamhouse.maintenance.key_compaction.key_map import KeyMap
@@ -40,11 +40,8 @@ class KeyMapping:
 
     def feed(self, read: SourceRead, buffers: Sequence[memoryview]) -> bool:
         """False when the map is full. Raises DamagedObject."""
-        for placed in self._walk.batches(read, buffers):
-            try:
-                self._is_full = not self._put(placed)
-            except (CorruptData, UnsupportedVersion) as error:
-                raise self._walk.damaged(error) from error
+        for records in keyed_records(self._walk, read, buffers):
+            self._is_full = not self._newest.put_all(records)
             if self._is_full:
                 return False
         return True
@@ -53,12 +50,18 @@ class KeyMapping:
         """Raises DamagedObject when the last entry has not come to its end."""
         self._walk.check_ended()
 
-    def _put(self, placed: Placed) -> bool:
-        batch, header = placed
+
+def keyed_records(walk: SourceWalk, read: SourceRead, buffers: Sequence[memoryview]) -> Iterator[RecordKeys]:
+    """The records of one read, batch by batch, without those that key compaction never drops. Raises DamagedObject."""
+    for batch, header in walk.batches(read, buffers):
         if header.is_control or not header.record_count:
-            return True
-        body = inflate_body(batch, 0, header, max_bytes=MAX_INFLATED_BATCH_BYTES)
-        return self._newest.put_all(RecordKeys(body, header, values=False))
+            continue
+        try:
+            body = inflate_body(batch, 0, header, max_bytes=MAX_INFLATED_BATCH_BYTES)
+            records = RecordKeys(body, header, values=False)
+        except (CorruptData, UnsupportedVersion) as error:
+            raise walk.damaged(error) from error
+        yield records
 
 
 async def map_keys(

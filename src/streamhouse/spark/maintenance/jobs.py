@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from importlib.util import find_spec
+from dataclasses import dataclass, field, replace
 from itertools import count
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
-from zipfile import ZipFile
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
 from streamhouse.core.errors import InvalidSetting, PassIncomplete
 from streamhouse.core.randomness import Randomness
@@ -39,8 +36,6 @@ R = TypeVar("R")
 MAX_AT_A_TIME: Final = 64
 """Works under way, each with a thread of the driver. It is also the most that a Compactor takes."""
 _CANCEL_AGAIN_S: Final = 0.2
-_ALSO_NEEDED: Final = "prometheus_client"
-"""A library that maintenance imports, and that the archive of ``streamhouse spark pack`` leaves out."""
 _MAX_REASON: Final = 500  # characters of an error's text; Spark's own has pages
 
 
@@ -82,6 +77,35 @@ def _is_here(master: str) -> bool:
     return master.startswith("local") and not master.startswith("local-cluster")
 
 
+class Doing(Protocol):
+    """A work, or what becomes one in its task. It is pickled."""
+
+    @property
+    def doing(self) -> str:
+        """What Spark's pages call the job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFunction:
+    """A function of a module of ours that tasks call, with ``payload`` and what a shuffle has brought them."""
+
+    module: str
+    name: str
+    payload: bytes = field(repr=False)
+
+    def for_spark(self) -> Callable[..., Any]:
+        return by_value(self.module, self.name, self.payload)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShuffleStage:
+    """Tasks whose function yields pairs: the number of a partition, and a value for it."""
+
+    function: TaskFunction
+    partitions: int
+    """The partitions that the values go to."""
+
+
 class SparkTasks:
     """Runs works, ``at_a_time`` of them side by side. It does not own the session."""
 
@@ -89,23 +113,19 @@ class SparkTasks:
         """``meter`` counts the requests of the tasks beside those of the driver."""
         self._context = spark.sparkContext
         self.at_a_time = works_at_a_time(str(self._context.master), int(self._context.defaultParallelism))
+        self.cluster = cluster
         self._run_works = by_value("streamhouse.spark.maintenance.tasks", "run_works", pickle.dumps(cluster))
         self._meter = meter
         self._threads = ThreadPoolExecutor(self.at_a_time, thread_name_prefix="spark-job")
         self._gate = asyncio.Semaphore(self.at_a_time)
         self._name = f"maintenance-{randomness.uuid().hex[:12]}"
         self._numbers = count(1)
-        self._shipped = TemporaryDirectory(prefix="streamhouse-")
-        """Executors fetch from it as long as works are sent."""
-        if "spark.archives" in dict(self._context.getConf().getAll()):
-            self._context.addPyFile(str(library_archive(_ALSO_NEEDED, Path(self._shipped.name))))
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         await asyncio.to_thread(self._threads.shutdown)
-        self._shipped.cleanup()
 
     def stop_spark(self) -> None:
         """End all tasks, and Spark with them. Afterwards works fail."""
@@ -116,9 +136,35 @@ class SparkTasks:
 
         Cancelling ends the task. What it had under way may still be done, or left for the next pass.
         """
+        result: R = await self._run(self._submit, work)
+        return result
+
+    def shuffle(self, inputs: Sequence[bytes], stages: Sequence[ShuffleStage]) -> Any:
+        """What ``run_shuffled`` takes. The first stage has a task for each of the inputs, the next one a task for each
+        partition of the stage before. They run with the first ``run_shuffled``; later ones find what was shuffled on
+        the executors' disks. It blocks for as long as it takes to send the inputs to Java.
+        """
+        shuffled = self._context.parallelize(inputs, len(inputs))
+        for stage in stages:
+            shuffled = shuffled.mapPartitions(stage.function.for_spark()).partitionBy(stage.partitions, int)
+        return shuffled
+
+    async def run_shuffled(self, function: TaskFunction, order: Doing, shuffled: Any, partition: int) -> Any:
+        """``run`` in a task that has one partition of what was shuffled: it calls ``function`` with the pickles of the
+        cluster and ``order``, and the pairs. The function returns the pickle of its TaskAnswer, in a list."""
+
+        def submit(group: str, order: Doing) -> TaskAnswer:
+            called = replace(function, payload=pickle.dumps((self.cluster, order), pickle.HIGHEST_PROTOCOL))
+            return self._answer_of(
+                group, order, lambda: self._context.runJob(shuffled, called.for_spark(), [partition])
+            )
+
+        return await self._run(submit, order)
+
+    async def _run(self, submit: Callable[[str, Any], TaskAnswer], work: Doing) -> Any:
         async with self._gate:
             group = f"{self._name}-{next(self._numbers)}"
-            job = asyncio.get_running_loop().run_in_executor(self._threads, self._submit, group, work)
+            job = asyncio.get_running_loop().run_in_executor(self._threads, submit, group, work)
             try:
                 answer = await asyncio.shield(job)
             except asyncio.CancelledError:
@@ -128,8 +174,7 @@ class SparkTasks:
             self._meter.count(operation, totals)
         if answer.error is not None:
             raise answer.error
-        result: R = answer.result
-        return result
+        return answer.result
 
     async def run_all(self, works: Sequence[Work[R]]) -> list[R]:
         """The results in the order of the works. The first error ends the others and is raised."""
@@ -141,10 +186,15 @@ class SparkTasks:
         return [task.result() for task in running]
 
     def _submit(self, group: str, work: Work[Any]) -> TaskAnswer:
+        pickled = pickle.dumps(work, pickle.HIGHEST_PROTOCOL)
+        return self._answer_of(
+            group, work, lambda: self._context.parallelize([pickled], 1).mapPartitions(self._run_works).collect()
+        )
+
+    def _answer_of(self, group: str, work: Doing, job: Callable[[], list[bytes]]) -> TaskAnswer:
         try:
             self._context.setJobGroup(group, work.doing, interruptOnCancel=True)
-            pickled = pickle.dumps(work, pickle.HIGHEST_PROTOCOL)
-            answers = self._context.parallelize([pickled], 1).mapPartitions(self._run_works).collect()
+            answers = job()
         except Exception as error:  # Py4J and PySpark have no common class for what a job may fail with
             raise PassIncomplete(f"{work.doing}: the Spark task failed: {reason_of(str(error))}") from error
         return load(answers[0])
@@ -156,19 +206,6 @@ class SparkTasks:
                 await asyncio.to_thread(self._context.cancelJobGroup, group)
             await asyncio.wait([job], timeout=_CANCEL_AGAIN_S)
         job.exception()
-
-
-def library_archive(name: str, directory: Path) -> Path:
-    """A zip file of an installed package of pure Python, from which a worker can import it."""
-    found = find_spec(name)
-    origin = None if found is None else found.origin
-    assert origin is not None, f"{name} is installed: the driver has imported it"
-    package = Path(origin).parents[1]
-    archive = directory / f"{name}.zip"
-    with ZipFile(archive, "w") as zipped:
-        for path in sorted((package / name).rglob("*.py")):
-            zipped.write(path, path.relative_to(package))
-    return archive
 
 
 def reason_of(text: str) -> str:

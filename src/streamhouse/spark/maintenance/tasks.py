@@ -85,30 +85,37 @@ def run_works(payload: bytes, works: Iterable[bytes]) -> list[bytes]:
     """Spark calls this in a task, with the pickles of its works; ``payload`` is the pickle of a TaskCluster."""
     cluster = pickle.loads(payload)
     assert isinstance(cluster, TaskCluster)
+    return [dump(run_work(cluster, pickle.loads(work))) for work in works]
+
+
+def run_work(cluster: TaskCluster, work: Work[Any]) -> TaskAnswer:
     connection = connect(cluster.address)
-    return [
-        dump(connection.run(_answer(cluster, connection, pickle.loads(work)), timeout_s=_WORK_TIMEOUT_S))
-        for work in works
-    ]
+    return connection.run(_answer(cluster, connection, work), timeout_s=_WORK_TIMEOUT_S)
 
 
 async def _answer(cluster: TaskCluster, connection: Connection, work: Work[Any]) -> TaskAnswer:
     meter = Meter()
     offload = ThreadOffload(_OFFLOAD_THREADS)
     try:
-        stores = TaskStores(
-            metadata=await connection.metadata(),
-            objects=MeteredStore(await connection.objects(), meter=meter, clock=connection.clock),
-            offload=offload,
-            clock=connection.clock,
-            randomness=connection.randomness,
-        )
-        await _check_stores(cluster, stores)
+        stores = await open_stores(cluster, connection, meter=meter, offload=offload)
         return TaskAnswer(result=await work.run(stores), requests=meter.read().totals)
     except StreamHouseError as error:
         return TaskAnswer(error=as_result(error), requests=meter.read().totals)
     finally:
         await offload.close()
+
+
+async def open_stores(cluster: TaskCluster, connection: Connection, *, meter: Meter, offload: Offload) -> TaskStores:
+    """Raises StoreMisconfigured where this worker sees other stores than the driver."""
+    stores = TaskStores(
+        metadata=await connection.metadata(),
+        objects=MeteredStore(await connection.objects(), meter=meter, clock=connection.clock),
+        offload=offload,
+        clock=connection.clock,
+        randomness=connection.randomness,
+    )
+    await _check_stores(cluster, stores)
+    return stores
 
 
 _checked: set[TaskCluster] = set()

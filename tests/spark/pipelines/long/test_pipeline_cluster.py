@@ -1,20 +1,40 @@
-"""Pipelines on a cluster whose machines have nothing of ours, which the runner brings along; on a Connect server."""
+"""Pipelines on PostgreSQL and S3: on a cluster whose machines have nothing of ours, which the runner brings along; on a
+Connect server."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
-from cluster_ground import PYTHON, SITE, SOURCE, bare_site_packages, driver_environment
+import pytest
+from cluster_ground import (
+    PYTHON,
+    SITE,
+    SOURCE,
+    bare_site_packages,
+    flags_of,
+    fleet_settings,
+    on_cluster,
+    run_command,
+)
 from pipeline_ground import PER_MINUTE, SCHEMA, make_topics, order, per_minute, rows_per_minute, write_orders
 from sink_ground import values_of
 
 from streamhouse.testing.plugin import RunningStreamHouse
-from streamhouse.testing.services import SparkCluster, start_spark_connect
+from streamhouse.testing.services import PostgresService, S3Service, SparkCluster, start_spark_connect
 
 COUNT = 600
+
+
+@pytest.fixture
+def streamhouse_options(tmp_path: Path, postgres_database: str, s3_service: S3Service) -> dict[str, str]:
+    return fleet_settings(tmp_path / "agent", postgres_database, s3_service)
+
+
+@pytest.fixture
+def target(postgres_service: PostgresService) -> str:
+    """The database that a pipeline writes to: another than the platform's."""
+    return postgres_service.create_database()
 
 
 def definitions(dsn: str) -> str:
@@ -36,45 +56,35 @@ pipelines:
 """
 
 
-def run_all(running: RunningStreamHouse, directory: Path, dsn: str, *more: str) -> None:
+def run_all(running: RunningStreamHouse, settings: dict[str, str], directory: Path, dsn: str, *where: str) -> None:
+    """Define both pipelines and run them to the end of what there is; then the same after more orders."""
     make_topics(running, orders=2, out=2)
-    write_orders(running, 0, COUNT)
     file = directory / "pipelines.yaml"
     file.write_text(definitions(dsn))
-    data_dir = ["--data-dir", str(running.api.settings.data_dir)]
-    for words in (["apply", "-f", str(file)], ["pipeline", "run", "--until-idle", *more]):
-        ran = subprocess.run(
-            [sys.executable, "-m", "streamhouse", *words, *data_dir],
-            env=driver_environment(),
-            capture_output=True,
-            text=True,
-            timeout=280,
-            check=False,
-        )
-        assert ran.returncode == 0, ran.stderr[-4_000:]
-    assert rows_per_minute(dsn) == per_minute(range(COUNT)), ran.stderr[-4_000:]
-    expected = sorted((order(number).value or b"").decode() for number in range(COUNT))
-    assert running.run(values_of(running.api, "out")) == expected
+    run_command("apply", "-f", str(file), *flags_of(settings))
+    for first, count in ((0, COUNT), (COUNT, COUNT + 100)):
+        write_orders(running, first, count)
+        run_command("pipeline", "run", "--until-idle", *where, *flags_of(settings))
+        assert rows_per_minute(dsn) == per_minute(range(count))
+        expected = sorted((order(number).value or b"").decode() for number in range(count))
+        assert running.run(values_of(running.api, "out")) == expected
 
 
 def test_pipelines_run_on_a_cluster(
-    spark_cluster: SparkCluster, streamhouse: RunningStreamHouse, tmp_path: Path, postgres_database: str
+    spark_cluster: SparkCluster,
+    streamhouse: RunningStreamHouse,
+    streamhouse_options: dict[str, str],
+    tmp_path: Path,
+    target: str,
 ) -> None:
-    bare = bare_site_packages(tmp_path / "bare")
-    conf = {
-        "spark.driver.memory": "512m",
-        "spark.executor.memory": "512m",
-        "spark.executorEnv.PYTHONPATH": str(bare),
-        "spark.sql.shuffle.partitions": "2",
-    }
-    settings = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
-    run_all(streamhouse, tmp_path, postgres_database, "--master", spark_cluster.master_url, *settings)
+    where = on_cluster(spark_cluster.master_url, bare_site_packages(tmp_path / "bare"))
+    run_all(streamhouse, streamhouse_options, tmp_path, target, *where)
 
 
 def test_pipelines_run_on_a_connect_server(
-    streamhouse: RunningStreamHouse, tmp_path: Path, postgres_database: str
+    streamhouse: RunningStreamHouse, streamhouse_options: dict[str, str], tmp_path: Path, target: str
 ) -> None:
     """Its own Python, which runs each batch's commit, has StreamHouse installed."""
     environment = {"PYSPARK_PYTHON": str(PYTHON), "PYTHONPATH": f"{SOURCE}{os.pathsep}{SITE}"}
     with start_spark_connect(environment=environment) as server:
-        run_all(streamhouse, tmp_path, postgres_database, "--master", server.url)
+        run_all(streamhouse, streamhouse_options, tmp_path, target, "--master", server.url)
