@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,20 @@ def value_of(stream: str, number: int) -> str:
     return f"{stream}/{number}/".ljust(24 + number * 37 % 200, "abcdefgh"[number % 8])
 
 
+def origin_of(value: str) -> tuple[str, int] | None:
+    """The stream and number of a value. None for one that ``value_of`` does not make."""
+    stream, _, rest = value.partition("/")
+    number = rest.partition("/")[0]
+    found = (stream, int(number)) if number.isdigit() else None
+    return found if found is not None and value == value_of(*found) else None
+
+
 class History:
     """One life of a writer. ``stream`` is the name of that life, which no other has."""
 
-    def __init__(self, directory: Path, stream: str) -> None:
+    def __init__(self, directory: Path, stream: str, now_ms: Callable[[], int]) -> None:
         directory.mkdir(parents=True, exist_ok=True)
+        self._now_ms = now_ms
         self._path = directory / f"{stream}.history"
         self._path.touch(exist_ok=False)
         self._stream = stream
@@ -36,7 +45,7 @@ class History:
         """The next values of the stream, which may be sent from now on."""
         values = [value_of(self._stream, self._next + each) for each in range(count)]
         self._next += count
-        self._write({"sent": values})
+        self._write({"sent": values, "at_ms": self._now_ms()})
         return values
 
     def acknowledged(self, key: PartitionKey, base_offset: int, values: Sequence[str]) -> None:
@@ -53,7 +62,8 @@ class History:
 class Promises:
     """What all writers have sent, and what they were told, so far."""
 
-    sent: set[str] = field(default_factory=set)
+    sent: dict[str, int] = field(default_factory=dict)
+    """By value: the time right before it was sent."""
     acknowledged: dict[str, dict[int, str]] = field(default_factory=lambda: defaultdict(dict))
     """By partition: the value at each offset."""
 
@@ -72,7 +82,7 @@ class Promises:
 
     def _take(self, line: dict[str, Any]) -> None:
         if "sent" in line:
-            self.sent.update(line["sent"])
+            self.sent.update(dict.fromkeys(line["sent"], line["at_ms"]))
         else:
             offsets = self.acknowledged[line["key"]]
             for offset, value in enumerate(line["values"], line["base"]):
@@ -84,7 +94,7 @@ def judge(
     promised: Mapping[int, str],
     *,
     begins_at: int,
-    sent: set[str] | None = None,
+    sent: Container[str] | None = None,
 ) -> list[str]:
     """What is wrong with a log that was read from ``begins_at`` to its end; nothing when all is well.
 
@@ -100,11 +110,11 @@ def judge(
             problems.append(f"offset {offset} follows {expected - 1}")
         expected = offset + 1
         there[offset] = value
-        stream, _, rest = value.partition("/")
-        number = int(rest.partition("/")[0]) if rest.partition("/")[0].isdigit() else -1
-        if number < 0 or value != value_of(stream, number) or (sent is not None and value not in sent):
+        origin = origin_of(value)
+        if origin is None or (sent is not None and value not in sent):
             problems.append(f"{value!r} at {offset} was never sent")
             continue
+        stream, number = origin
         if value in places:
             problems.append(f"{value!r} stands at {places[value]} and at {offset}")
         elif number < newest.get(stream, -1):

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from streamhouse.core.clock import SystemClock
 from streamhouse.core.randomness import SystemRandomness
@@ -19,6 +20,9 @@ from streamhouse.metadata.contract import MetadataStore
 from streamhouse.objectstore.contract import ObjectStore
 from streamhouse.objectstore.opening import StoreOptions, open_store
 from streamhouse.objectstore.retries import RetryingStore, RetryPolicy
+
+MINUTE_MS: Final = 60_000
+HOUR_MS: Final = 60 * MINUTE_MS
 
 CLOCK_KIT = """
 CREATE TABLE storm_clock (shift_ms bigint NOT NULL);

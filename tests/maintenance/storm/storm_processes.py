@@ -24,7 +24,15 @@ from pathlib import Path
 from typing import Any, Final
 
 _PR_SET_PDEATHSIG: Final = 1
-_PRELOADED: Final = ["storm_roles", "storm_ground", "streamhouse.metadata.postgres.store", "asyncpg"]
+_PRELOADED: Final = [
+    "storm_agent",
+    "storm_end",
+    "storm_prepared",
+    "storm_going_reader",
+    "storm_writers",
+    "streamhouse.metadata.postgres.store",
+    "asyncpg",
+]
 
 
 class ChildFailed(AssertionError):
@@ -71,6 +79,10 @@ def in_child(work: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
     if error:
         raise ChildFailed(error)
     return answer
+
+
+async def nothing() -> None:
+    """What ``in_child`` takes for this is the time in which this machine starts and ends a process."""
 
 
 class Role:
@@ -132,6 +144,10 @@ async def _plain(work: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...]
 
 
 def _die_with_the_server() -> None:
+    """The server ends when no process has its pipe open any more: a child that kept it would keep the server alive."""
+    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    os.close(server._forkserver_alive_fd)
+    server._forkserver_alive_fd = None
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     with suppress(KeyError):
         del os.environ["PYTHONPATH"]

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Final
 
 import pytest
-from storm_ground import MACHINES, prepare, run_survivor, run_victim
+from storm_machines import MACHINES
 from storm_place import StormPlace
+from storm_prepared import prepare, run_survivor, run_victim
 from storm_processes import KilledBySignal, in_child
 
 NEEDED: Final = {
