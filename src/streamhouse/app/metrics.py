@@ -130,6 +130,7 @@ def _of_upkeep(upkeep: Upkeep) -> Iterator[Sample]:
     }
     yield from _each(m.MAINTENANCE_PASSES, passes.items())
     yield m.MAINTENANCE_FAILED, (), stats.failed_passes
+    yield m.RETENTION_WRITE_HOLDS, (), stats.write_holds
     for kind, ended_at_s in stats.ended_at_s.items():
         yield m.MAINTENANCE_ENDED, (kind,), ended_at_s
     yield m.RETENTION_RECORDS, (), stats.retention_records

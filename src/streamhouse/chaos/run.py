@@ -30,6 +30,8 @@ from streamhouse.core.errors import InvalidRequest, ServiceFailed
 from streamhouse.core.randomness import SeededRandomness, SystemRandomness
 
 _TOPICS_S: Final = 60.0
+_LAST_READ: Final = 4
+"""Without the last read nothing is judged, so it may stand still for so many times ``settle``."""
 _WARM_UP_S: Final = 3.0
 _GRACE_S: Final = 60.0  # beyond ``settle``, before a client process that does not end is killed
 _STOP_S: Final = 40.0
@@ -252,7 +254,7 @@ class Run:
             process=client.name,
             seed=self._options.seed,
             rate=self._options.rate / len(self._clients.present),
-            settle_s=_TOPICS_S if role is Role.TOPICS else self._options.settle_s,
+            settle_s=self._patience_s(role),
             groups=groups,
         )
 
@@ -287,6 +289,15 @@ class Run:
             for role, its_groups in ((Role.PRODUCERS, ()), (Role.GROUPS, groups)):
                 spec = self._spec(client, role, bootstrap, its_groups)
                 self._load.append(ClientProcess(spec, client, self._logs))
+
+    def _patience_s(self, role: Role) -> float:
+        match role:
+            case Role.TOPICS:
+                return _TOPICS_S
+            case Role.FINAL:
+                return _LAST_READ * self._options.settle_s
+            case _:
+                return self._options.settle_s
 
     def _end_in_order(self, bootstrap: str) -> bool:
         """Producers first, then groups at the end of the log, then the last read. Whether all groups had their time."""

@@ -283,6 +283,10 @@ MAINTENANCE_ENDED = _gauge(
 )
 RETENTION_RECORDS = _counter("retention_deleted_records", "Records that retention deleted.")
 RETENTION_BYTES = _counter("retention_deleted_bytes", "Stored bytes of the entries that retention deleted.")
+RETENTION_WRITE_HOLDS = _counter(
+    "retention_write_holds",
+    "How often writes had to wait for retention, so that size limits bound the disk of a single node.",
+)
 COMPACTION_RUNS = _counter("compaction_runs", "Runs of small entries that became one object.")
 COMPACTION_ENTRIES = _counter("compaction_replaced_entries", "Entries that were replaced by these runs.")
 COMPACTION_READ = _counter("compaction_read_bytes", "Bytes that compaction has read.")

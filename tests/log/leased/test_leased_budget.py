@@ -93,3 +93,17 @@ async def test_all_that_wait_are_woken_at_once_and_later_ones_wait_for_the_next_
     assert [each.done() for each in (*waiting, late)] == [True, True, True, False]
     budget.look_again()
     await late
+
+
+async def test_what_stops_writes_leaves_no_room_and_wakes_them_when_it_is_over() -> None:
+    urged = Urged()
+    budget = WriteBudget(cost_bytes(100), urge=urged)
+    budget.stop_for("retention")
+    assert not budget.has_room(1)
+    assert budget.stopped_by == "retention"
+    waiting = asyncio.create_task(budget.wait_freed())
+    await settle()
+    assert not waiting.done()
+    budget.stop_for("")
+    await waiting
+    assert budget.has_room(1)

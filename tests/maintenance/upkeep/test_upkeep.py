@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 from uuid import UUID
 
 import pytest
@@ -17,7 +17,7 @@ from streamhouse.core.errors import MetadataUnavailable, OffsetOutOfRange
 from streamhouse.core.limits import MIB
 from streamhouse.core.settings import resolve
 from streamhouse.log.offload import InlineOffload
-from streamhouse.maintenance.upkeep import Upkeep
+from streamhouse.maintenance.upkeep import Upkeep, brake
 from streamhouse.metadata.contract import ScanRange
 from streamhouse.objectstore.keys import SHARED_BLOB_PREFIX, TOPICS_PREFIX, SharedBlobKey
 
@@ -194,3 +194,36 @@ async def test_a_retention_pass_that_fails_is_counted_and_tried_again(tmp_path: 
             return upkeep.stats.retention_passes > before
 
         await until(has_passed)
+
+
+async def test_s3_2_writes_wait_for_a_retention_that_is_behind_and_lose_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass is held up; what is written fits into memory, and a write waits all the same, until the pass has ended."""
+    monkeypatch.setattr(brake, "_LONGEST_MS", 600_000)
+    async with StreamHouse.open(data_dir=str(tmp_path), **OFTEN) as api:
+        await api.create_topic("orders", 1, configs={"retention.bytes": str(LIMIT)})
+        upkeep, may_end = upkeep_of(api), asyncio.Event()
+        run = upkeep._retention.run
+
+        async def slow(**wanted: Any) -> Any:
+            await may_end.wait()
+            return await run(**wanted)
+
+        upkeep._retention.run = slow  # type: ignore[method-assign]
+        results = [asyncio.create_task(api.produce("orders", os.urandom(200_000), partition=0)) for _ in range(110)]
+
+        async def is_held() -> bool:
+            return upkeep.stats.write_holds > 0
+
+        await until(is_held)
+        late = asyncio.create_task(api.produce("orders", b"late", partition=0))
+
+        async def waits() -> bool:
+            assert not late.done()
+            return api.agent.log.writes_wait
+
+        await until(waits)
+        may_end.set()
+        offsets = [(await result).offset for result in (*results, late)]
+        assert sorted(offsets) == list(range(111))

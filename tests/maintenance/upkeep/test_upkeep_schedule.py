@@ -55,6 +55,15 @@ def test_after_a_failure_all_is_tried_again_after_the_pause_and_nothing_before()
     assert made.due(now_ms=5_000, committed_bytes=0, limit_bytes=None) is RetentionDue.ALL
 
 
+def test_where_writes_wait_for_retention_the_next_pass_comes_at_once_unless_passes_fail() -> None:
+    made = schedule(took_ms=100)
+    assert made.due(now_ms=1_101, committed_bytes=500, limit_bytes=LIMIT, writes_wait=True) is RetentionDue.LIMITED
+    made.failed(now_ms=2_000, pause_ms=3_000)
+    assert made.due(now_ms=2_001, committed_bytes=10**9, limit_bytes=LIMIT, writes_wait=True) is None
+    made.ended(now_ms=2_500, took_ms=0)
+    assert made.due(now_ms=2_501, committed_bytes=500, limit_bytes=LIMIT, writes_wait=True) is RetentionDue.LIMITED
+
+
 async def test_compaction_reads_no_faster_than_its_rate() -> None:
     """Without a rate the clock of the event loop would not move at all."""
     time = asyncio.get_running_loop().time

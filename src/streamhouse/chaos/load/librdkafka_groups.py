@@ -305,7 +305,11 @@ def read_finally(spec: LoadSpec, history: History, orders: Orders) -> int:
                 if following[place] >= ends[place] and place in left:
                     left.discard(place)
                     history.read_to_the_end(*place, ends[place])
-        return 1 if left or len(ends) < len(spec.places) else 0
+        unread = left | (set(spec.places) - ends.keys())
+        if unread and not orders.stop.is_set():
+            names = ", ".join(f"{topic}/{partition}" for topic, partition in sorted(unread))
+            sys.stderr.write(f"no progress for {spec.settle_s:.0f} s; not read to the end: {names}\n")
+        return 1 if unread else 0
     finally:
         client.close()
 

@@ -332,9 +332,11 @@ class MemorySettings:
         "256MiB",
         at_least="1MiB",
         at_most="1TiB",
+        single_node="32MiB",
         doc="Batches accepted and not yet committed, all partitions together. Above it, writers wait, and are "
         "refused after five seconds.",
-        why="a minute of 4 MB/s, the longest the object store's retries last",
+        why="a minute of 4 MB/s, the longest the object store's retries last; on a single node the store is a local "
+        "disk, and the write-ahead log takes as much of it as waits here",
     )
     tail_cache_bytes: int = size(
         "40MiB",

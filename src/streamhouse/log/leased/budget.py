@@ -24,6 +24,7 @@ class WriteBudget:
         self.waiting_bytes = 0
         self.held_bytes = 0
         self.urge = urge
+        self._stopped_by = ""
         self._freed: asyncio.Event | None = None
         """Exists while a write waits, and until there may be room."""
 
@@ -32,12 +33,22 @@ class WriteBudget:
         return self.waiting_bytes + self.held_bytes
 
     @property
+    def stopped_by(self) -> str:
+        """What writes must wait for although there is memory for them; empty when there is no such reason."""
+        return self._stopped_by
+
+    def stop_for(self, why: str) -> None:
+        """There is no room until this is called with an empty reason."""
+        self._stopped_by = why
+        self.look_again()
+
+    @property
     def is_awaited(self) -> bool:
         """Whether a write waits for room now."""
         return self._freed is not None
 
     def has_room(self, size_bytes: int) -> bool:
-        if self.used_bytes + cost_bytes(size_bytes) <= self.max_bytes:
+        if not self._stopped_by and self.used_bytes + cost_bytes(size_bytes) <= self.max_bytes:
             return True
         self.urge()
         return False

@@ -182,6 +182,10 @@ class LeasedLog:
         """Whether a write waits for room."""
         return self._budget.is_awaited
 
+    def hold_writes(self, why: str) -> None:
+        """Writes wait for room until this is called with an empty reason."""
+        self._budget.stop_for(why)
+
     @property
     def held_batches(self) -> int:
         """Batches that only the WAL holds, for partitions that are not led here."""

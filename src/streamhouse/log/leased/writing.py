@@ -180,7 +180,7 @@ class Writing:
                 )
             held = f", {budget.held_bytes} more are held for a new leadership" if budget.held_bytes else ""
             health = self._health
-            waits_for = health.store_problem or health.metadata_problem or "the flushes under way"
+            waits_for = health.store_problem or health.metadata_problem or budget.stopped_by or "the flushes under way"
             raise BackPressureRejected(
                 f"{partition}: {budget.waiting_bytes} bytes wait to be committed{held}, the limit is"
                 f" {budget.max_bytes}; waiting for: {waits_for}"

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from streamhouse.core.errors import InvalidSetting
 from streamhouse.core.limits import MAX_WAL_SPARE_FILES
 from streamhouse.core.settings import WalSettings
 from streamhouse.formats.wal_frame_v1 import FILE_HEADER_BYTES, FRAME_HEADER_BYTES
+
+_BYTES_PER_SPARE: Final = 8 * 1024 * 1024
+"""Small files are chosen to save disk, so fewer of them are kept as spares."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,4 +37,5 @@ class WalOptions:
             file_bytes=settings.file_bytes,
             max_bytes=settings.max_bytes,
             max_batch_age_ms=settings.max_batch_age_ms,
+            max_spare_files=min(MAX_WAL_SPARE_FILES, max(2, settings.file_bytes // _BYTES_PER_SPARE)),
         )

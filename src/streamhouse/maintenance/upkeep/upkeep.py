@@ -31,6 +31,7 @@ from streamhouse.maintenance.compaction.policy import compacted_logs, small_obje
 from streamhouse.maintenance.compaction.stats import PassResult
 from streamhouse.maintenance.key_compaction.compactor import KeyCompactor, KeyCompactorOptions
 from streamhouse.maintenance.retention.passes import Retention, RetentionSummary
+from streamhouse.maintenance.upkeep.brake import Brake
 from streamhouse.maintenance.upkeep.disk_space import DiskSpace
 from streamhouse.maintenance.upkeep.pace import Pace
 from streamhouse.maintenance.upkeep.schedule import RetentionDue, RetentionSchedule
@@ -69,6 +70,10 @@ class TendedLog(Protocol):
     @property
     def writes_wait(self) -> bool: ...
 
+    def hold_writes(self, why: str) -> None:
+        """Writes wait for room until this is called with an empty reason."""
+        ...
+
     @property
     def oldest_stamp_ms(self) -> int | None: ...
 
@@ -100,6 +105,8 @@ class UpkeepStats:
     compaction_passes: int = 0
     key_compaction_passes: int = 0
     failed_passes: int = 0
+    write_holds: int = 0
+    """How often writes had to wait for retention."""
     ended_at_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_KINDS, 0.0))
     """0: no pass has ended yet."""
 
@@ -162,6 +169,7 @@ class Upkeep:
         # Not at the start, which has better things to do: partitions are opened and clients come back.
         first_ms = clock.boot_ms() + int(1000 * self._jittered_s(options.retention_interval_ms))
         self._schedule = RetentionSchedule(interval_ms=options.retention_interval_ms, due_ms=first_ms)
+        self._brake = Brake()
         self._limit_bytes: int | None = None
         self._limit_due_ms = 0
         self._failures = 0
@@ -169,12 +177,15 @@ class Upkeep:
 
     def start(self) -> None:
         self._loops.start("retention", self._retention_step)
+        if self.disk_space is not None:
+            self._loops.start("the brake on writes", self._brake_step)
         self._loops.start("compaction", self._on_interval(self._options.compaction_interval_ms, self._compact))
         self._loops.start("key compaction", self._on_interval(self._options.compaction_interval_ms, self._compact_keys))
         self._loops.start("vacuum", self._on_interval(self._options.vacuum_interval_ms, self.vacuum_once))
 
     async def close(self) -> None:
         await self._loops.close()
+        self._leading.hold_writes("")
         with suppress(StreamHouseError):
             await self._metadata.release_claim(_VACUUM_CLAIM, owner=self._owner)
 
@@ -182,8 +193,8 @@ class Upkeep:
 
     async def _retention_step(self) -> None:
         due = await self._until_retention_is_due()
-        began_ms = self._clock.boot_ms()
-        self._schedule.begins(due, now_ms=began_ms, committed_bytes=self._leading.limited_bytes)
+        began_ms, committed_bytes = self._clock.boot_ms(), self._leading.limited_bytes
+        self._schedule.begins(due, now_ms=began_ms, committed_bytes=committed_bytes)
         try:
             await self._retain(
                 self._leading.led_keys() if due is RetentionDue.ALL else self._leading.size_limits().keys()
@@ -197,6 +208,8 @@ class Upkeep:
         self._failures = 0
         now_ms = self._clock.boot_ms()
         self._schedule.ended(now_ms=now_ms, took_ms=now_ms - began_ms)
+        self._brake.caught_up(committed_bytes)
+        self._look_at_the_brake()
 
     async def _retain(self, keys: Collection[PartitionKey]) -> None:
         summary = await self._retention.run(
@@ -222,8 +235,29 @@ class Upkeep:
             took_ms = self._clock.boot_ms() - now_ms
             self._limit_due_ms = now_ms + max(_LOOK_AT_LIMITS_MS, _LIMITS_SHARE * took_ms)
         return self._schedule.due(
-            now_ms=now_ms, committed_bytes=self._leading.limited_bytes, limit_bytes=self._limit_bytes
+            now_ms=now_ms,
+            committed_bytes=self._leading.limited_bytes,
+            limit_bytes=self._limit_bytes,
+            writes_wait=self._brake.holds,
         )
+
+    async def _brake_step(self) -> None:
+        """Runs beside the passes, because a writer may be too fast while one is under way."""
+        await asyncio.sleep(_LOOK_S if self._limit_bytes is not None else 10 * _LOOK_S)
+        self._look_at_the_brake()
+
+    def _look_at_the_brake(self) -> None:
+        if self.disk_space is None:
+            return
+        held_before = self._brake.holds
+        holds = self._brake.look(
+            now_ms=self._clock.boot_ms(),
+            committed_bytes=self._leading.limited_bytes,
+            limit_bytes=self._limit_bytes,
+        )
+        if holds != held_before:
+            self.stats.write_holds += holds
+            self._leading.hold_writes("retention, to keep what retention.bytes allows on this disk" if holds else "")
 
     def _count_retention(self, summary: RetentionSummary) -> None:
         self.stats.retention_passes += 1
