@@ -38,7 +38,7 @@ def rewritten(
     out = bytearray()
     for piece in pieces:
         part = SourcePart(source=of, range=ByteRange(offset=0, length=len(piece)))
-        out += copy.feed(SourceRead(object_key=of.object_key, parts=(part,)), [memoryview(piece)])
+        out += b"".join(copy.feed(SourceRead(object_key=of.object_key, parts=(part,)), [memoryview(piece)]))
     for buffer in copy.finish().buffers:
         out += buffer
     return bytes(out)

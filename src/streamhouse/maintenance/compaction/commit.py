@@ -98,7 +98,7 @@ class ItemCompaction:
         return True
 
     async def _rewrite(
-        self, item: CompactionItem, copied: Copied, new_copy: NewCopy, plan_reads: PlanReads
+        self, item: CompactionItem, copied: Copied, new_copy: NewCopy, plan_reads: PlanReads = indexed_reads
     ) -> RewrittenItem | None:
         for reads_left in reversed(range(_READS)):
             try:

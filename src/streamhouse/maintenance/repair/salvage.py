@@ -61,13 +61,13 @@ class SalvageCopy:
         else:
             self._walk = SourceWalk(key=key, sources=[entry], thinned=is_sparse)
 
-    def feed(self, read: SourceRead, buffers: Sequence[memoryview]) -> bytes:
-        """Take one read and return the blocks that are full, end to end. Raises DamagedObject, LimitExceeded."""
+    def feed(self, read: SourceRead, buffers: Sequence[memoryview]) -> list[BytesLike]:
+        """Take one read and return the blocks that are full. Raises DamagedObject, LimitExceeded."""
         ready: list[BytesLike] = []
         for batch, header in self._walk.batches(read, buffers):
             self._check_epoch(header)
             ready.extend(self._writer.append(batch, header))
-        return b"".join(ready)
+        return ready
 
     def finish(self) -> FinishedSegment:
         """Close the segment. Raises DamagedObject when the batches are not all that the entry speaks of."""

@@ -31,7 +31,7 @@ from streamhouse.log.offload import Offload
 from streamhouse.maintenance.compaction.claims import PartitionClaim
 from streamhouse.maintenance.compaction.commit import ItemCompaction
 from streamhouse.maintenance.compaction.plan import CompactionItem
-from streamhouse.maintenance.compaction.rewrite import Copied, NewCopy, RewrittenItem
+from streamhouse.maintenance.compaction.rewrite import Copied, NewCopy, PlanReads, RewrittenItem, indexed_reads
 from streamhouse.maintenance.kept_pin import KeptPin
 from streamhouse.maintenance.key_compaction.compactor import KeyCompactor, KeyCompactorOptions, _Partition
 from streamhouse.maintenance.key_compaction.looking import PlannedKeys
@@ -158,7 +158,8 @@ class SparkKeyCompactor(KeyCompactor):
             delete_retention_ms=partition.config.delete_retention_ms,
             buckets=sharing.shuffle.buckets,
         )
-        return await self._tasks.run_shuffled(_WRITE, order, sharing.shuffled, number)
+        written: WrittenItem = await self._tasks.run_shuffled(_WRITE, order, sharing.shuffled, number)
+        return written
 
     async def _commit(self, sharing: _Sharing, item: CompactionItem, task: asyncio.Task[WrittenItem]) -> None:
         partition = sharing.partition
@@ -197,7 +198,9 @@ class _WrittenByTask(ItemCompaction):
         super().__init__(**given)
         self._rewritten = rewritten
 
-    async def _rewrite(self, item: CompactionItem, copied: Copied, new_copy: NewCopy) -> RewrittenItem | None:
+    async def _rewrite(
+        self, item: CompactionItem, copied: Copied, new_copy: NewCopy, plan_reads: PlanReads = indexed_reads
+    ) -> RewrittenItem | None:
         return self._rewritten
 
 
