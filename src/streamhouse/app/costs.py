@@ -20,16 +20,17 @@ from typing import Final
 from prometheus_client.parser import text_string_to_metric_families
 
 from streamhouse.app.maintenance_passes import MaintenancePasses
-from streamhouse.app.metrics_page import NoMetricsPage, get_metrics_page
 from streamhouse.app.topic_shares import TopicShares
 from streamhouse.core import metrics as m
 from streamhouse.core.errors import InvalidSetting
+from streamhouse.core.limits import MIB
 from streamhouse.maintenance.service.usage import PrefixUsage, usage_by_prefix
 from streamhouse.metadata.contract import HTTP_LISTENER, ScanRange, Topic
 from streamhouse.objectstore.metering import request_cost_usd
 from streamhouse.objectstore.objects import Operation
 
 _TIMEOUT_S: Final = 5.0
+_MAX_BODY_BYTES: Final = 16 * MIB
 _ASKED_AT_A_TIME: Final = 8
 _PAGE_ENTRIES: Final = 1_000
 _STARTED: Final = "process_start_time_seconds"
@@ -49,6 +50,10 @@ class ProcessCost:
     @property
     def request_cost_usd(self) -> float:
         return request_cost_usd(self.requests)
+
+
+class _NoAnswer(Exception):
+    """Nothing answers, or not as a process of ours does."""
 
 
 async def costs_by_process(
@@ -85,9 +90,8 @@ def check_address(address: str) -> None:
 
 def _ask(name: str, address: str, now_s: float) -> ProcessCost:
     try:
-        host, _, port = address.rpartition(":")
-        requests, started_s = read_requests(get_metrics_page(host.strip("[]"), int(port), timeout_s=_TIMEOUT_S))
-    except (NoMetricsPage, OSError, http.client.HTTPException, ValueError) as error:
+        requests, started_s = read_requests(_get_metrics(address))
+    except (_NoAnswer, OSError, http.client.HTTPException, ValueError) as error:
         return ProcessCost(process=name, address=address, problem=_words_of(error))
     up_s = None if started_s is None else max(0.0, now_s - started_s)
     return ProcessCost(process=name, address=address, requests=requests, up_s=up_s)
@@ -98,9 +102,27 @@ def _words_of(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
 
 
+def _get_metrics(address: str) -> str:
+    """An agent's /metrics is Prometheus' text. That of a compactor is JSON, and has the text beside it."""
+    for path in ("/metrics", "/metrics/prometheus"):
+        host, _, port = address.rpartition(":")
+        connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_TIMEOUT_S)
+        try:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            body = response.read(_MAX_BODY_BYTES)
+        finally:
+            connection.close()
+        if response.status != http.client.OK:
+            raise _NoAnswer(f"{path} answers {response.status}")
+        if not (response.getheader("Content-Type") or "").startswith("application/json"):
+            return body.decode()
+    raise _NoAnswer("it answers, and not as StreamHouse does")
+
+
 def read_requests(text: str) -> tuple[dict[Operation, int], float | None]:
     """The requests by kind, and when the process started. Kinds that this version does not know are left out. Raises
-    NoMetricsPage for a page without our metrics, ValueError for one that is no page of metrics."""
+    _NoAnswer for a page without our metrics, ValueError for one that is no page of metrics."""
     requests: dict[Operation, int] = {}
     started_s = None
     known = {each.value: each for each in Operation}
@@ -111,7 +133,7 @@ def read_requests(text: str) -> tuple[dict[Operation, int], float | None]:
             elif sample.name == _STARTED:
                 started_s = sample.value
     if not requests:
-        raise NoMetricsPage("it answers, and shows no requests to an object store")
+        raise _NoAnswer("it answers, and shows no requests to an object store")
     return requests, started_s
 
 
