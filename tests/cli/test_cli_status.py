@@ -124,3 +124,25 @@ def test_what_is_no_address_ends_it_with_2(tmp_path: Path, address: str) -> None
 def test_without_an_address_it_asks_where_the_settings_say(tmp_path: Path) -> None:
     done = status(tmp_path)  # port 0, as tests have it in the environment
     assert (done.returncode, "--address HOST:PORT" in done.stderr) == (2, True)
+
+
+def test_s2_15_a_compactor_is_asked_in_the_same_way(tmp_path: Path) -> None:
+    with dev(tmp_path / "data"):
+        command = [sys.executable, "-m", "streamhouse", "compactor", "--data-dir", str(tmp_path / "data")]
+        with subprocess.Popen(
+            [*command, "--admin-listen", "127.0.0.1:0"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stderr is not None
+            try:
+                for line in process.stderr:
+                    if found := re.fullmatch(r"health +http://(\S+)/health\n", line):
+                        address = found[1]
+                    if line.startswith("ready;"):
+                        break
+                done = status(tmp_path, "--address", address)
+            finally:
+                process.terminate()
+                process.stderr.read()
+    assert done.returncode == 0, done.stderr
+    assert re.match(r"compactor compactor-\w+: ", done.stdout)
+    assert re.search(r"partitions looked after +0", done.stdout)

@@ -1,7 +1,7 @@
 """`streamhouse status`: whether a process is ready, what is wrong with it, and its main figures.
 
-Reads `/readyz` and `/metrics` of the process's admin port. Exit code 0 when it is ready, 10 when it answers and is not
-ready, 5 when nothing answers.
+Reads `/readyz` and the metrics of the process's admin port: of an agent or of a compactor. Exit code 0 when it is
+ready, 10 when it answers and is not ready, 5 when nothing answers.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 from prometheus_client.parser import text_string_to_metric_families
 
+from streamhouse.app.metrics_page import NoMetricsPage, get_metrics_page
 from streamhouse.cli.conventions import emit, note
 from streamhouse.cli.exit_codes import ExitCode
 from streamhouse.cli.output import Output, OutputOption, show_json, show_table
@@ -39,6 +40,9 @@ _FIGURES: Final = {
     "streamhouse_flush_puts_total": "objects put by flushes",
     "streamhouse_flushes_held_back_total": "flushes held back by the PUT budget",
     "streamhouse_object_store_requests_usd_total": "estimated cost of requests in USD",
+    "streamhouse_compactor_targets": "partitions looked after",
+    "streamhouse_compactor_running_tasks": "compactions under way",
+    "streamhouse_compactor_lag_entries": "entries due for compaction",
     "streamhouse_damaged_ranges": "damaged ranges",
     "streamhouse_given_up_batches_total": "batches given up",
     "streamhouse_stranded_batches_total": "batches stranded",
@@ -74,8 +78,8 @@ def status(
     try:
         ready = _get(host, port, "/readyz")
         health = _health(ready)
-        figures = _figures(_get(host, port, "/metrics").body)
-    except (_Silent, OSError, http.client.HTTPException, ValueError) as error:
+        figures = _figures(get_metrics_page(host, port, timeout_s=_TIMEOUT_S))
+    except (_Silent, NoMetricsPage, OSError, http.client.HTTPException, ValueError) as error:
         problem = str(error) or type(error).__name__
         if output is Output.JSON:
             show_json({"address": f"{host}:{port}", "state": "no answer", "problem": problem})
@@ -122,9 +126,9 @@ def _health(answer: _HttpAnswer) -> dict[str, Any]:
     return health
 
 
-def _figures(text: bytes) -> dict[str, float]:
+def _figures(page: str) -> dict[str, float]:
     sums: dict[str, float] = {}
-    for family in text_string_to_metric_families(text.decode()):
+    for family in text_string_to_metric_families(page):
         for sample in family.samples:
             sums[sample.name] = sums.get(sample.name, 0) + sample.value
     return {name: sums[name] for name in _FIGURES if name in sums}
