@@ -16,17 +16,22 @@ from collections.abc import Callable, Sequence
 
 from maintenance_compaction import compaction
 from maintenance_keys import key_compaction
+from maintenance_loop import loop_steps
 from maintenance_produce import produce
 from maintenance_reads import read_amplification
 from maintenance_vacuum import vacuum
+from streamhouse.app.process import tune
 
 
 def main(arguments: Sequence[str] = ()) -> None:
     given = _parse(arguments)
+    tune()  # as an agent does
     parts: dict[str, Callable[[], None]] = {
         "compaction": lambda: asyncio.run(compaction(log_mb=given.log_mb, rounds=given.rounds)),
         "keys": lambda: key_compaction(records=given.records),
         "vacuum": lambda: vacuum(objects=given.objects),
+        "vacuum-postgres": lambda: vacuum(objects=given.objects, on_postgres=True),
+        "loop": loop_steps,
         "produce": lambda: produce(rounds=given.produce_rounds, seconds=given.seconds, backlog_mb=given.backlog_mb),
         "reads": lambda: asyncio.run(read_amplification(log_mb=given.s3_mb)),
     }

@@ -2,7 +2,8 @@
 
 The copy makes the same requests: one range of each small object, one upload in pieces of 1 MiB. What compaction takes
 beyond it is its own: checks of all batches, offsets, LZ4, index, metadata (SQLite). Both alternate, and so does
-which of them begins. Figures are medians.
+which of them begins. Figures are medians. Sizes of batches are those before compression; objects have 256 KiB, or one
+batch if that is larger.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from streamhouse.objectstore.memory import MemoryStore
 from streamhouse.wire.codecs import Codec
 
 _BATCH_BYTES = 16_000
+_OTHER_BATCH_BYTES = (1_000, 4_000, 64_000, 1_000_000)
 _BLOB_BYTES = 256 * KIB
 _PIECE_BYTES = MIB
-_DIFFERENT_BATCHES = 512
+_DIFFERENT_BYTES = 8_000_000
 _TARGET_MB_S = 500
 
 
@@ -35,10 +37,13 @@ async def compaction(*, log_mb: int, rounds: int) -> None:
     with tempfile.TemporaryDirectory(prefix="bench-maintenance-") as directory:
         local = await LocalStore.open(Path(directory) / "objects", clock=CLOCK, randomness=RANDOMNESS)
         stores: dict[str, ObjectStore] = {"memory": MemoryStore(clock=CLOCK), "local disk": local}
-        for batches_name, codec in (("uncompressed batches", Codec.NONE), ("LZ4 batches", Codec.LZ4)):
-            batches = batches_of(_BATCH_BYTES, _DIFFERENT_BATCHES, codec=codec)
-            for store_name, store in stores.items():
-                await _beside_a_copy(f"{store_name}, {batches_name}", store, batches, log_mb=log_mb, rounds=rounds)
+        for batches_name, codec in (("uncompressed", Codec.NONE), ("LZ4", Codec.LZ4)):
+            for batch_bytes in (_BATCH_BYTES, *_OTHER_BATCH_BYTES):
+                batches = batches_of(batch_bytes, max(8, _DIFFERENT_BYTES // batch_bytes), codec=codec)
+                for store_name, store in stores.items():
+                    if batch_bytes == _BATCH_BYTES or store is local:
+                        name = f"{store_name}, {batches_name} batches of {batch_bytes // 1000} KB"
+                        await _beside_a_copy(name, store, batches, log_mb=log_mb, rounds=rounds)
         await local.close()
 
 

@@ -1,34 +1,52 @@
 """Vacuum of very many objects: objects a second of CPU, requests, and how much memory it takes at most.
 
-Half of the objects were never committed, a quarter was dereferenced, a quarter is in use. Metadata is SQLite in a file.
+Half of the objects were never committed, a quarter was dereferenced, a quarter is in use. Metadata is SQLite in a file,
+or a private PostgreSQL.
 The bucket has no bodies and makes its listing from the numbers of its objects: an object takes a byte, so that what
-grows is vacuum and its metadata store. SQLite caches pages of its file, up to 16 MiB for each of five connections; so
-memory grows with the file until then. Half of the objects are vacuumed too, to show by how much it does.
+grows is vacuum and its metadata store. SQLite caches pages of its file, 16 MiB in all connections together, which a
+file of 100,000 objects fills. A tenth of the objects is vacuumed too: what memory grows by must not depend on them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
-from maintenance_logs import MB, LedLog, Spent, Stopwatch, in_own_process, leased_slice, load, place
+import asyncpg
+
+from maintenance_logs import (
+    MB,
+    RANDOMNESS,
+    LedLog,
+    Place,
+    Spent,
+    Stopwatch,
+    in_own_process,
+    leased_slice,
+    load,
+    place,
+)
 from report import heading, row
-from streamhouse.core.clock import ManualClock
+from streamhouse.core.clock import Clock, ManualClock
 from streamhouse.core.errors import ObjectNotFound
 from streamhouse.core.limits import MAX_LIST_PAGE
+from streamhouse.log.offload import ThreadOffload
 from streamhouse.maintenance.vacuum.options import VacuumOptions
 from streamhouse.maintenance.vacuum.vacuum import Vacuum
 from streamhouse.metadata.contract import KAFKA_BATCHES, BatchRun, EntryKind, LeasedSlice, ObjectRef
+from streamhouse.metadata.postgres.store import PostgresMetadata
 from streamhouse.objectstore.contract import ObjectStore
 from streamhouse.objectstore.keys import SHARED_BLOB_PREFIX, SharedBlobKey, parse
 from streamhouse.objectstore.memory import MemoryStore
 from streamhouse.objectstore.metering import Meter, MeteredStore
 from streamhouse.objectstore.objects import Fetched, ListPage, ObjectInfo, Operation
 from streamhouse.objectstore.upload import Upload
+from streamhouse.testing.services import start_postgres
 
 _START_MS = 1_700_000_000_000
 _HOUR_MS = 3_600_000
@@ -45,39 +63,72 @@ class Vacuumed:
     requests: dict[Operation, int]
 
 
-def vacuum(*, objects: int) -> None:
-    heading(f"Vacuum of {objects:,} objects, three quarters of them garbage; {load()}")
-    half, whole = _vacuumed(objects // 2), _vacuumed(objects)
+def vacuum(*, objects: int, on_postgres: bool = False) -> None:
+    product = "PostgreSQL" if on_postgres else "SQLite"
+    heading(f"Vacuum of {objects:,} objects, three quarters of them garbage, {product}; {load()}")
+    vacuumed = _vacuumed_on_postgres if on_postgres else _vacuumed_on_sqlite
+    tenth, whole = vacuumed(objects // 10), vacuumed(objects)
     row("objects a second of CPU", f"{objects / whole.spent.cpu_s:,.0f} /s/core", ratio=f"{whole.spent.wall_s:.1f} s")
     row("objects deleted", f"{whole.deleted:,}", ratio=f"{whole.deleted / objects:.0%} of all")
     for operation, count in whole.requests.items():
         if count:
             row(f"requests: {operation}", f"{count:,}", ratio=f"{objects / count:,.0f} objects each")
-    row("metadata: size of its file", f"{whole.metadata_mb:,.0f} MB", ratio=f"{half.metadata_mb:,.0f} MB for half")
+    if not on_postgres:
+        row(
+            "metadata: size of its file",
+            f"{whole.metadata_mb:,.0f} MB",
+            ratio=f"{tenth.metadata_mb:,.0f} MB for a tenth",
+        )
     row(
-        "memory: growth at most, SQLite's caches included",
+        "memory: growth at most" if on_postgres else "memory: growth at most, SQLite's caches included",
         f"{whole.spent.peak_growth_mb:,.1f} MB",
         target="bounded",
-        ratio=f"{half.spent.peak_growth_mb:,.1f} MB for half of the objects",
+        ratio=f"{tenth.spent.peak_growth_mb:,.1f} MB for a tenth of the objects",
     )
 
 
-def _vacuumed(objects: int) -> Vacuumed:
+def _vacuumed_on_sqlite(objects: int) -> Vacuumed:
     with tempfile.TemporaryDirectory(prefix="bench-maintenance-") as directory:
-        in_own_process(_fill, directory, objects)
-        found = in_own_process(_measure, directory, objects)
+        return _vacuumed(str(Path(directory) / "metadata.db"), objects)
+
+
+def _vacuumed_on_postgres(objects: int) -> Vacuumed:
+    with start_postgres(durable=True) as service:
+        return _vacuumed(service.create_database(), objects)
+
+
+def _vacuumed(where: str, objects: int) -> Vacuumed:
+    in_own_process(_fill, where, objects)
+    found = in_own_process(_measure, where, objects)
     assert found.deleted == sum(not _is_live(number) for number in range(objects)), found
     return found
 
 
-def _fill(directory: str, objects: int) -> None:
-    asyncio.run(_commit(Path(directory), objects))
+def _is_dsn(where: str) -> bool:
+    return where.startswith("postgresql://")
 
 
-async def _commit(directory: Path, objects: int) -> None:
+@asynccontextmanager
+async def _ground(where: str, store: ObjectStore, clock: Clock) -> AsyncIterator[Place]:
+    """``where``: the path of an SQLite file, or PostgreSQL's DSN. PostgreSQL has a clock of its own."""
+    if not _is_dsn(where):
+        async with place(store, path=where, clock=clock) as ground:
+            yield ground
+        return
+    offload = ThreadOffload(2)
+    async with PostgresMetadata(where, randomness=RANDOMNESS) as metadata:
+        yield Place(metadata=metadata, store=store, offload=offload)
+    await offload.close()
+
+
+def _fill(where: str, objects: int) -> None:
+    asyncio.run(_commit(where, objects))
+
+
+async def _commit(where: str, objects: int) -> None:
     """Commit the objects that are in use, and those that a deleted topic had."""
     clock = ManualClock(_START_MS)
-    async with place(MemoryStore(clock=clock), path=directory / "metadata.db", clock=clock) as ground:
+    async with _ground(where, MemoryStore(clock=clock), clock) as ground:
         live = await ground.logs("live", _PARTITIONS)
         gone = await ground.logs("gone", _PARTITIONS)
         for logs, numbers in (
@@ -94,6 +145,12 @@ async def _commit(directory: Path, objects: int) -> None:
         await ground.metadata.delete_topic(gone[0].key.topic_id)
         while await ground.metadata.purge_deleted_topics(limit=10_000):
             pass
+    if _is_dsn(where):
+        connection = await asyncpg.connect(where)
+        await connection.execute(
+            "UPDATE objects SET dereferenced_at = dereferenced_at - $1 WHERE dereferenced_at IS NOT NULL", 2 * _HOUR_MS
+        )
+        await connection.close()
 
 
 def _slice(log: LedLog, number: int) -> LeasedSlice:
@@ -104,22 +161,25 @@ def _slice(log: LedLog, number: int) -> LeasedSlice:
     return piece
 
 
-def _measure(directory: str, objects: int) -> Vacuumed:
-    return asyncio.run(_vacuum(Path(directory), objects))
+def _measure(where: str, objects: int) -> Vacuumed:
+    return asyncio.run(_vacuum(where, objects))
 
 
-async def _vacuum(directory: Path, objects: int) -> Vacuumed:
+async def _vacuum(where: str, objects: int) -> Vacuumed:
     clock = ManualClock(_START_MS + objects + 2 * _HOUR_MS)
     store = MeteredStore(_NumberedStore(objects), meter=Meter(), clock=clock)
-    async with place(store, path=directory / "metadata.db", clock=clock) as ground:
+    async with _ground(where, store, clock) as ground:
         options = VacuumOptions(writer_grace_ms=_HOUR_MS, reader_grace_ms=_HOUR_MS)
         stopwatch = Stopwatch()
         summary = await Vacuum(metadata=ground.metadata, objects=store, options=options).run()
         spent = stopwatch.read()
     assert not summary.problems, summary.problems
     requests = {operation: totals.requests for operation, totals in store.meter.read().totals.items()}
-    metadata_mb = (directory / "metadata.db").stat().st_size / MB
-    return Vacuumed(spent=spent, metadata_mb=metadata_mb, deleted=summary.total.objects, requests=requests)
+    return Vacuumed(spent=spent, metadata_mb=_file_mb(where), deleted=summary.total.objects, requests=requests)
+
+
+def _file_mb(where: str) -> float:
+    return 0.0 if _is_dsn(where) else Path(where).stat().st_size / MB
 
 
 def _is_live(number: int) -> bool:

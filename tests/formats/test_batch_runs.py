@@ -12,14 +12,16 @@ from hypothesis import strategies as st
 
 from streamhouse.core.errors import StreamHouseError
 from streamhouse.formats import batch_runs
-from streamhouse.formats.batch_runs import BatchRun, run_of, take_run
+from streamhouse.formats.batch_runs import PlacedBatches, run_of, take_run
 from streamhouse.formats.shared_blob_v1 import UNPLACED_EPOCH, UNPLACED_OFFSET
 from streamhouse.wire.batch import BatchHeader, patch, validate
 
 NO_ROOM_LIMIT = 1 << 40
 LAST_OFFSET = 1 << 40
 
-compiled = pytest.mark.skipif(not batch_runs.IS_COMPILED, reason="the loop was not compiled")
+
+def test_the_loop_is_compiled_where_tests_run() -> None:
+    assert batch_runs.IS_COMPILED, "without a C compiler the tests below prove nothing"
 
 
 def taken_singly(data: bytearray, *, room_bytes: int, next_offset: int, last_offset: int, epoch: int | None) -> bytes:
@@ -59,7 +61,7 @@ def headers_of(data: bytes) -> list[BatchHeader]:
     return headers
 
 
-def check_run(run: BatchRun | None, data: bytearray, expected: bytes, next_offset: int) -> None:
+def check_run(run: PlacedBatches | None, data: bytearray, expected: bytes, next_offset: int) -> None:
     if run is None:
         assert expected == b""
         return
@@ -72,7 +74,6 @@ def check_run(run: BatchRun | None, data: bytearray, expected: bytes, next_offse
     assert run.has_plain_batches == any(single.has_plain_batches for single in singles)
 
 
-@compiled
 @given(
     seed=st.integers(0, 2**32),
     epoch=st.none() | st.integers(0, 2**31 - 1),
@@ -98,7 +99,6 @@ def test_invariant_6_a_run_is_what_the_batches_are_one_by_one(
     check_run(run, data, expected, 100)
 
 
-@compiled
 @given(
     changes=st.fixed_dictionaries(
         {},
@@ -121,7 +121,6 @@ def test_invariant_6_a_batch_with_any_fields_under_a_right_crc_is_judged_alike(c
     check_run(run, data, expected, 5)
 
 
-@compiled
 def test_a_run_begins_anywhere_and_changes_nothing_around_it() -> None:
     batches = unplaced(batch_run(count=3, seed=1))
     data = bytearray(b"before") + batches + b"behind"
@@ -136,7 +135,6 @@ def test_a_run_begins_anywhere_and_changes_nothing_around_it() -> None:
     assert {header.partition_leader_epoch for header in headers} == {3}
 
 
-@compiled
 def test_read_only_batches_that_have_their_places_are_taken_as_they_are() -> None:
     data = memoryview(make_batch(base_offset=9, first_ms=START_MS))
     run = take_run(data, 0, room_bytes=NO_ROOM_LIMIT, next_offset=9, last_offset=LAST_OFFSET)
@@ -169,7 +167,6 @@ def test_a_build_of_the_loop_that_lacks_something_else_is_not_hidden(monkeypatch
         batch_runs._compiled()
 
 
-@compiled
 def test_many_batches_are_one_run() -> None:
     rng = random.Random(2)
     data = bytearray(b"".join(batch_run(count=200, seed=rng.randrange(99))))

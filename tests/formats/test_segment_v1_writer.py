@@ -11,7 +11,7 @@ from segment_samples import BATCHES, GOLDEN, KEY, Compression, build
 from streamhouse.core.errors import InvalidRequest, LimitExceeded
 from streamhouse.core.limits import TARGET_BLOCK_BYTES
 from streamhouse.formats import segment_v1_writer
-from streamhouse.formats.batch_runs import BatchRun, run_of
+from streamhouse.formats.batch_runs import PlacedBatches, run_of
 from streamhouse.formats.segment_v1 import (
     HEAD_BYTES,
     BlockCodec,
@@ -97,7 +97,7 @@ def test_of_a_block_of_compressed_batches_a_sample_says_whether_lz4_is_tried() -
 def test_a_run_of_batches_is_written_as_the_same_batches_are_one_by_one(compression: Compression) -> None:
     singly, _ = build(BATCHES, compression=compression, target=10_000)
     headers = [wire.validate(batch) for batch in BATCHES]
-    whole = BatchRun(
+    whole = PlacedBatches(
         size=sum(header.size for header in headers),
         base_offset=headers[0].base_offset,
         end_offset=headers[-1].last_offset,

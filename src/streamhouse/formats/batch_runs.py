@@ -21,7 +21,7 @@ _Walk = Callable[[memoryview, int, int, int, int, bool, int], tuple[int, int, in
 _MODULE: Final = "streamhouse.formats._batch_runs"
 
 
-class BatchRun(NamedTuple):
+class PlacedBatches(NamedTuple):
     """What a writer needs to know of batches that lie end to end."""
 
     size: int
@@ -36,10 +36,10 @@ class BatchRun(NamedTuple):
     """True when one of the batches is not compressed, or more."""
 
 
-def run_of(header: BatchHeader) -> BatchRun:
+def run_of(header: BatchHeader) -> PlacedBatches:
     """One batch as a run."""
     smallest_ms, largest_ms = declared_times_ms(header)
-    return BatchRun(
+    return PlacedBatches(
         header.size,
         header.base_offset,
         header.base_offset + header.last_offset_delta,
@@ -58,7 +58,7 @@ def take_run(
     next_offset: int,
     last_offset: int,
     leader_epoch: int | None = None,
-) -> BatchRun | None:
+) -> PlacedBatches | None:
     """The plain batches from byte ``start`` on: ``room_bytes`` of them at most, none beyond ``last_offset``. The first
     has to be at ``next_offset``. None if the first batch is not plain or does not fit.
 
@@ -68,7 +68,7 @@ def take_run(
         return None
     place = leader_epoch is not None
     found = _walk(view, start, room_bytes, next_offset, last_offset, place, leader_epoch if place else 0)  # type: ignore[arg-type]
-    return None if found is None else BatchRun._make(found)
+    return None if found is None else PlacedBatches._make(found)
 
 
 def _compiled() -> _Walk | None:

@@ -26,7 +26,7 @@ from crc32c import crc32c
 from streamhouse.core.errors import InvalidRequest, LimitExceeded
 from streamhouse.core.ids import PartitionKey
 from streamhouse.core.limits import KIB, MAX_SEGMENT_BYTES, MAX_SEGMENT_INDEX_BYTES, TARGET_BLOCK_BYTES
-from streamhouse.formats.batch_runs import BatchRun, run_of
+from streamhouse.formats.batch_runs import PlacedBatches, run_of
 from streamhouse.formats.segment_v1 import (
     FOOTER_BYTES,
     HEAD,
@@ -101,7 +101,7 @@ class SegmentWriter:
             self._check_count(header.record_count, missing)
         return self.append_run(batch, run_of(header))
 
-    def append_run(self, batches: BytesLike, run: BatchRun) -> tuple[BytesLike, ...]:
+    def append_run(self, batches: BytesLike, run: PlacedBatches) -> tuple[BytesLike, ...]:
         """``append`` for batches that lie end to end and become part of one block: ``room_bytes`` of them at most,
         unless it is one batch. ``run`` is what ``take_run`` returned for them."""
         view = batches if type(batches) is bytes else byte_view(batches)

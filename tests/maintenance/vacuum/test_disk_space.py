@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from uuid import UUID
 
 import pytest
 from vacuum_stage import SIZE_BYTES, Bucket
 
+from streamhouse.maintenance.upkeep import disk_space as disk_space_module
 from streamhouse.maintenance.upkeep.disk_space import DiskSpace, surplus_of
 from streamhouse.metadata.contract import DereferencedObject, ObjectRef, Verdict
 from streamhouse.objectstore.keys import SharedBlobKey
@@ -44,6 +46,24 @@ async def test_s3_2_the_oldest_dereferenced_objects_go_until_few_enough_are_left
     assert (space.deleted_objects, space.deleted_bytes) == (3, 3 * SIZE_BYTES)
     await space.free()
     assert space.deleted_objects == 3
+
+
+@pytest.mark.parametrize(("keep", "parts"), [(0, [2, 2]), (1, [2, 1]), (3, [1])])
+async def test_s3_2_a_large_surplus_is_judged_and_deleted_in_parts_so_that_writes_come_in_between(
+    memory_bucket: Bucket, monkeypatch: pytest.MonkeyPatch, keep: int, parts: list[int]
+) -> None:
+    monkeypatch.setattr(disk_space_module, "_OBJECTS_AT_ONCE", 2)
+    await five_dereferenced(memory_bucket)
+    deleted: list[int] = []
+    delete = memory_bucket.objects.delete
+
+    async def noted(keys: Sequence[str]) -> None:
+        deleted.append(len(keys))
+        await delete(keys)
+
+    monkeypatch.setattr(memory_bucket.objects, "delete", noted)
+    await disk_space(memory_bucket, keep=keep).free()
+    assert deleted == parts
 
 
 async def test_r24_what_is_still_referenced_stays_however_little_room_there_is(memory_bucket: Bucket) -> None:
@@ -112,12 +132,12 @@ def test_the_surplus_is_as_little_as_brings_the_rest_below_the_limit(keep: int, 
         )
         for number, size_bytes in enumerate([19, 10, 1])
     ]
-    assert surplus_of(records, keep_bytes=keep) == records[:expected]
+    assert list(surplus_of(records, keep_bytes=keep)) == records[:expected]
 
 
 def test_r24_a_record_that_is_none_of_our_keys_is_left_to_a_newer_version() -> None:
     records = [DereferencedObject(key="some/file", size_bytes=10, dereferenced_at_ms=1)]
-    assert surplus_of(records, keep_bytes=0) == []
+    assert list(surplus_of(records, keep_bytes=0)) == []
 
 
 async def test_another_process_may_forget_the_same_records_meanwhile(memory_bucket: Bucket) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ from vacuum_stage import HOUR_MS, OPTIONS, READER_GRACE_MS, SIZE_BYTES, Bucket, 
 
 from streamhouse.core.errors import MetadataUnavailable, StoreDenied, StoreUnavailable
 from streamhouse.maintenance.vacuum import deletion, vacuum
+from streamhouse.maintenance.vacuum.candidates import Garbage
 from streamhouse.maintenance.vacuum.summary import Tally, VacuumPhase
 from streamhouse.metadata.contract import DereferencedObject, Verdict
 from streamhouse.objectstore import local_files, memory
@@ -136,9 +138,30 @@ async def test_s2_45_a_big_bucket_is_asked_about_in_bounded_parts(memory_bucket:
     )
     summary = await memory_bucket.vacuum(metadata=calls, objects=watched).run()
     assert summary.total.objects == 3_500
-    assert calls.asked == [1000, 1000, 1000, 500]
+    assert calls.asked == [500] * 7
     assert max(watched.requests) <= deletion.KEYS_PER_REQUEST
     assert watched.most_at_once <= deletion.PARALLEL_REQUESTS
+
+
+async def test_s2_45_dereferenced_objects_are_judged_in_parts_with_other_work_of_the_event_loop_in_between(
+    memory_bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writes of the same process wait for each step of the loop."""
+    monkeypatch.setattr(vacuum, "JUDGED_AT_ONCE", 2)
+    judged: list[int] = []
+    dereferenced = vacuum.dereferenced
+
+    def noted(records: Sequence[DereferencedObject], **options: Any) -> list[Garbage]:
+        judged.append(len(records))
+        asyncio.get_running_loop().call_soon(judged.append, 0)
+        return dereferenced(records, **options)
+
+    monkeypatch.setattr(vacuum, "dereferenced", noted)
+    garbage = await trimmed(memory_bucket, 5)
+    await memory_bucket.backend.advance(HOUR_MS + 1)
+    summary = await memory_bucket.run()
+    assert summary.total.objects == len(garbage) == 5
+    assert judged[:6] == [2, 0, 2, 0, 1, 0]
 
 
 async def test_entries_of_deleted_topics_are_purged_in_steps_and_first(memory_bucket: Bucket) -> None:

@@ -38,7 +38,7 @@ from streamhouse.core.errors import (
 )
 from streamhouse.core.ids import PartitionKey
 from streamhouse.core.limits import MAX_BATCH_BYTES
-from streamhouse.formats.batch_runs import BatchRun, run_of, take_run
+from streamhouse.formats.batch_runs import PlacedBatches, run_of, take_run
 from streamhouse.formats.segment_v1_reader import decode_run, read_segment
 from streamhouse.formats.segment_v1_writer import FinishedSegment, SegmentWriter
 from streamhouse.formats.shared_blob_v1 import UNPLACED_EPOCH, UNPLACED_OFFSET
@@ -53,7 +53,7 @@ _LENGTH_END: Final = 12  # a batch's length counts the bytes after itself
 
 Placed = tuple[memoryview, BatchHeader]
 """A batch with its real offset and epoch, and a header that says so."""
-PlacedRun = tuple[memoryview, BatchRun]
+PlacedRun = tuple[memoryview, PlacedBatches]
 """Batches that lie end to end, with their real offsets and epoch."""
 Room = Callable[[], int]
 """How many bytes of batches the next run may have. A batch that is larger than that is a run of its own."""
@@ -118,7 +118,7 @@ class SourceWalk:
             self._move_to(part.source)
             with self._naming_the_source():
                 for batches, found in self._current.batches(self._key, part, data, room=room):
-                    yield batches, found if isinstance(found, BatchRun) else run_of(found)
+                    yield batches, found if isinstance(found, PlacedBatches) else run_of(found)
 
     def check_ended(self) -> None:
         """Raises DamagedObject when the last entry has not come to its end."""
@@ -162,7 +162,7 @@ class _SourceBatches:
 
     def batches(
         self, key: PartitionKey, part: SourcePart, data: memoryview, *, room: Room | None
-    ) -> Iterator[tuple[memoryview, BatchHeader | BatchRun]]:
+    ) -> Iterator[tuple[memoryview, BatchHeader | PlacedBatches]]:
         """The batches in these bytes, at their real offsets: single ones, and runs if there is ``room`` for them.
         Raises CorruptData, UnsupportedVersion."""
         if self._entry.encoding == KAFKA_BATCHES:
@@ -184,7 +184,7 @@ class _SourceBatches:
             return f"{len(self._rest)} bytes behind its last batch"
         return ""
 
-    def _placed(self, data: memoryview, room: Room | None) -> Iterator[tuple[memoryview, BatchHeader | BatchRun]]:
+    def _placed(self, data: memoryview, room: Room | None) -> Iterator[tuple[memoryview, BatchHeader | PlacedBatches]]:
         """Batches of a shared blob, which have neither offset nor epoch yet."""
         buffer = bytearray(self._rest)  # a copy in any case: the store may have handed out its own bytes
         buffer += data
@@ -210,7 +210,7 @@ class _SourceBatches:
 
     def _run(
         self, view: memoryview, position: int, room: Room | None, *, leader_epoch: int | None = None
-    ) -> BatchRun | None:
+    ) -> PlacedBatches | None:
         """The plain batches from here on; None if the next one has to be looked at by itself."""
         if room is None:
             return None
@@ -242,7 +242,7 @@ class _SourceBatches:
 
     def _stored(
         self, blocks: Iterator[memoryview], room: Room | None
-    ) -> Iterator[tuple[memoryview, BatchHeader | BatchRun]]:
+    ) -> Iterator[tuple[memoryview, BatchHeader | PlacedBatches]]:
         """Batches of a segment, which have their places."""
         for block in blocks:
             position = 0

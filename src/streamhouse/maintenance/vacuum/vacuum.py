@@ -19,7 +19,7 @@ cluster, and metadata that is an older copy. To vacuum with either would delete 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
 from streamhouse.core.limits import MAX_ROWS_PER_SWEEP
@@ -35,11 +35,12 @@ from streamhouse.maintenance.vacuum.candidates import (
 from streamhouse.maintenance.vacuum.deletion import Deletion
 from streamhouse.maintenance.vacuum.options import VacuumOptions
 from streamhouse.maintenance.vacuum.summary import VacuumPhase, VacuumSummary
-from streamhouse.metadata.contract import MetadataStore, WaitingObjects
+from streamhouse.metadata.contract import DereferencedObject, MetadataStore, WaitingObjects
 from streamhouse.objectstore.contract import ObjectStore
 from streamhouse.objectstore.objects import ObjectInfo
 
-OBJECTS_PER_PAGE: Final = 1_000  # one question to the metadata: 200 KB of keys
+OBJECTS_PER_PAGE: Final = 500  # one question to the metadata: 100 KB of keys
+JUDGED_AT_ONCE: Final = 500  # keys parsed in one step of the event loop, some 2 ms: a write may be waiting for it
 RECORDS_PER_BATCH: Final = (
     2_000  # forgotten in one transaction, some 20 ms; each listing walks over young records again
 )
@@ -139,7 +140,11 @@ class Vacuum:
             )
             left.intersection_update(record.key for record in records)  # another vacuum may have forgotten some
             self.summary.records_left = len(left)
-            found = dereferenced(records, before_ms=before_ms, left=left)
+            found = [
+                each
+                async for part in _in_steps(records)
+                for each in dereferenced(part, before_ms=before_ms, left=left)
+            ]
             gone = await self._forget(found)
             tried = {record.key for record in records if record.dereferenced_at_ms < before_ms} - left
             if not tried:
@@ -197,6 +202,13 @@ class Vacuum:
     def _tell_progress(self) -> None:
         if self._on_progress is not None:
             self._on_progress(self.summary)
+
+
+async def _in_steps(records: Sequence[DereferencedObject]) -> AsyncIterator[Sequence[DereferencedObject]]:
+    """The records in parts, with other work of the event loop in between."""
+    for start in range(0, len(records), JUDGED_AT_ONCE):
+        yield records[start : start + JUDGED_AT_ONCE]
+        await asyncio.sleep(0)
 
 
 async def _parts(listing: AsyncIterator[ObjectInfo]) -> AsyncIterator[list[ObjectInfo]]:
