@@ -144,7 +144,7 @@ class SparkTasks:
         partition of the stage before. They run with the first ``run_shuffled``; later ones find what was shuffled on
         the executors' disks. It blocks for as long as it takes to send the inputs to Java.
         """
-        shuffled = self._context.parallelize(inputs, len(inputs))
+        shuffled: Any = self._context.parallelize(inputs, len(inputs))
         for stage in stages:
             shuffled = shuffled.mapPartitions(stage.function.for_spark()).partitionBy(stage.partitions, int)
         return shuffled
