@@ -23,7 +23,7 @@ from streamhouse.core.errors import DamagedObject, PassIncomplete
 from streamhouse.maintenance.key_compaction.plan import KeyRules
 from streamhouse.metadata.contract import EntryKind
 from streamhouse.spark.maintenance import key_pairs
-from streamhouse.spark.maintenance.key_pairs import Kind
+from streamhouse.spark.maintenance.key_pairs import MessageKind
 
 CONFIG = compacted(delete_retention_ms=1_000)
 
@@ -120,7 +120,7 @@ async def test_p_4_what_is_shuffled_can_be_unpickled_where_there_is_no_streamhou
 
 
 @pytest.mark.parametrize("stage", ["map_range", "reduce_bucket"])
-@pytest.mark.parametrize("kind", [Kind.BLOCK, Kind.END])
+@pytest.mark.parametrize("kind", [MessageKind.BLOCK, MessageKind.END])
 async def test_p_4_what_a_shuffle_loses_is_not_taken_for_superseded(
     shared: SharedGround, stage: str, kind: int
 ) -> None:

@@ -15,8 +15,8 @@ from streamhouse.spark.maintenance.key_pairs import (
     Heard,
     KeptOffsets,
     KeyPairs,
-    Kind,
     Message,
+    MessageKind,
     newest_offsets,
     offsets_by_item,
 )
@@ -62,7 +62,7 @@ def test_the_newest_of_each_key_is_found_in_whatever_order_and_pieces_pairs_come
         for bucket, message in pairs.take(sender):
             sent[bucket].append(message)
         for bucket, count in enumerate(pairs.sent):
-            sent[bucket].append((Kind.END, sender, count, b""))
+            sent[bucket].append((MessageKind.END, sender, count, b""))
     for messages in sent.values():
         rng.shuffle(messages)
     assert reduced(sent, 4) == sorted({key: offset for offset, key in log if key is not None}.values())
@@ -78,23 +78,23 @@ def test_a_window_sends_one_pair_of_each_key() -> None:
 def test_an_item_gets_the_offsets_up_to_its_end_and_their_number() -> None:
     sent = list(offsets_by_item(np.array([3, 4, 9, 12]), [4, 8, 12], 7))
     assert [(item, kind, sender, count) for item, (kind, sender, count, _) in sent] == [
-        (0, Kind.BLOCK, 7, 2),
-        (0, Kind.END, 7, 2),
-        (1, Kind.END, 7, 0),
-        (2, Kind.BLOCK, 7, 2),
-        (2, Kind.END, 7, 2),
+        (0, MessageKind.BLOCK, 7, 2),
+        (0, MessageKind.END, 7, 2),
+        (1, MessageKind.END, 7, 0),
+        (2, MessageKind.BLOCK, 7, 2),
+        (2, MessageKind.END, 7, 2),
     ]
     with pytest.raises(PassIncomplete, match="offset 12, and the last item ends at 11"):
         list(offsets_by_item(np.array([3, 12]), [4, 11], 7))
 
 
-BLOCK: Message = (Kind.BLOCK, 0, 2, b"x")
-END: Message = (Kind.END, 0, 2, b"")
+BLOCK: Message = (MessageKind.BLOCK, 0, 2, b"x")
+END: Message = (MessageKind.END, 0, 2, b"")
 
 
 @pytest.mark.parametrize(
     "messages",
-    [[BLOCK], [END], [BLOCK, END], [BLOCK, BLOCK, END, (Kind.END, 1, 0, b"")], []],
+    [[BLOCK], [END], [BLOCK, END], [BLOCK, BLOCK, END, (MessageKind.END, 1, 0, b"")], []],
     ids=["no end", "no block", "another sender", "a block twice", "nothing"],
 )
 def test_what_has_not_come_is_noticed(messages: list[Message]) -> None:

@@ -9,8 +9,8 @@ One task has the memory of one map of keys. A partition with more keys than that
 
 **A large partition is shared among tasks** (key_shuffle.py): they read its entries side by side, a shuffle brings the
 keys of one bucket together, and tasks rewrite the items side by side. The driver has the claim and a pin meanwhile. It
-commits the objects that tasks have written, in the order of their offsets, by the code that commits in one process. A
-few objects at most are written ahead of the one that is committed next, and lost if that one is refused.
+commits the objects that tasks have written, in the order of their offsets, by the code that commits in one process. As
+many objects as tasks run at a time are written ahead of the one that is committed next, in vain if that is refused.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from streamhouse.maintenance.key_compaction.stats import KeyPassResult
 from streamhouse.metadata.contract import MetadataStore
 from streamhouse.objectstore.contract import ObjectStore
 from streamhouse.spark.maintenance.jobs import ShuffleStage, SparkTasks, TaskFunction
-from streamhouse.spark.maintenance.key_sharing import KeyShuffle, WriteOrder, WrittenItem, buckets_for
+from streamhouse.spark.maintenance.key_sharing import ItemOrder, KeyShuffle, WrittenItem, buckets_for
 from streamhouse.spark.maintenance.tasks import TaskStores, Work
 
 SHUFFLE_ABOVE_BYTES: Final = GIB
@@ -51,7 +51,7 @@ _PIN_TTL_MS: Final = 60_000
 _HOLD_EVERY_S: Final = 5.0
 """How often the driver looks at its claim while it waits for a task."""
 _MAX_BUCKETS: Final = 1_024
-"""Of a map's keys each. A partition with more is left to one task, which takes as many rounds as it needs."""
+"""Each has the keys of one map. A partition with more is left to one task, which takes as many rounds as it needs."""
 
 
 class SparkKeyCompactor(KeyCompactor):
@@ -151,14 +151,15 @@ class SparkKeyCompactor(KeyCompactor):
 
     async def _write(self, sharing: _Sharing, number: int, item: CompactionItem) -> WrittenItem:
         partition, plan = sharing.partition, sharing.plan
-        order = WriteOrder(
+        order = ItemOrder(
             item=item,
             needed=self._is_needed(plan, item),
             now_ms=partition.now_ms,
             delete_retention_ms=partition.config.delete_retention_ms,
             buckets=sharing.shuffle.buckets,
         )
-        written: WrittenItem = await self._tasks.run_shuffled(_WRITE, order, sharing.shuffled, number)
+        written = await self._tasks.run_shuffled(_WRITE, order, sharing.shuffled, number)
+        assert isinstance(written, WrittenItem)
         return written
 
     async def _commit(self, sharing: _Sharing, item: CompactionItem, task: asyncio.Task[WrittenItem]) -> None:

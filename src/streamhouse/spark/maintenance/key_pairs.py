@@ -37,7 +37,7 @@ Message = tuple[int, int, int, bytes]
 """Kind, sender, count, bytes: plain values, which Spark unpickles before StreamHouse can be imported."""
 
 
-class Kind:
+class MessageKind:
     """A message's kind: plain numbers too."""
 
     BLOCK: Final = 0
@@ -91,7 +91,10 @@ class KeyPairs:
             count = int(end - begin)
             if count:
                 self.sent[bucket] += count
-                yield bucket, (Kind.BLOCK, sender, count, hashes[begin:end].tobytes() + offsets[begin:end].tobytes())
+                yield (
+                    bucket,
+                    (MessageKind.BLOCK, sender, count, hashes[begin:end].tobytes() + offsets[begin:end].tobytes()),
+                )
 
 
 @dataclass(slots=True)
@@ -106,12 +109,12 @@ class Heard:
     def blocks(self, messages: Iterable[Message]) -> Iterator[tuple[int, bytes]]:
         """The blocks among the messages, with the numbers of their pairs or offsets."""
         for kind, sender, count, block in messages:
-            if kind == Kind.BLOCK:
+            if kind == MessageKind.BLOCK:
                 self._counts[sender] = self._counts.get(sender, 0) + count
                 yield count, block
-            elif kind == Kind.END:
+            elif kind == MessageKind.END:
                 self._ends[sender] = count
-            elif kind == Kind.REPORT:
+            elif kind == MessageKind.REPORT:
                 self.reports.append(block)
             else:
                 self.error = block
@@ -150,8 +153,8 @@ def offsets_by_item(offsets: Numbers, item_ends: Sequence[int], sender: int) -> 
     for item, (begin, end) in enumerate(pairwise(bounds)):
         for at in range(begin, end, _BLOCK_OFFSETS):
             block = offsets[at : min(at + _BLOCK_OFFSETS, end)]
-            yield item, (Kind.BLOCK, sender, len(block), block.tobytes())
-        yield item, (Kind.END, sender, end - begin, b"")
+            yield item, (MessageKind.BLOCK, sender, len(block), block.tobytes())
+        yield item, (MessageKind.END, sender, end - begin, b"")
 
 
 class KeptOffsets:

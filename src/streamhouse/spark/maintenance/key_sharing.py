@@ -43,7 +43,7 @@ class MapReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteOrder:
+class ItemOrder:
     """What a task is to write of an item; the shuffle brings it what stays."""
 
     doing: ClassVar[str] = "rewriting with the newest of all keys"

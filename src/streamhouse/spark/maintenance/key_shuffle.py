@@ -34,12 +34,12 @@ from streamhouse.spark.maintenance.key_pairs import (
     Heard,
     KeptOffsets,
     KeyPairs,
-    Kind,
     Message,
+    MessageKind,
     newest_offsets,
     offsets_by_item,
 )
-from streamhouse.spark.maintenance.key_sharing import KeyShuffle, MapReport, WriteOrder, WrittenItem, bucket_size
+from streamhouse.spark.maintenance.key_sharing import ItemOrder, KeyShuffle, MapReport, WrittenItem, bucket_size
 from streamhouse.spark.maintenance.tasks import TaskAnswer, TaskStores, Work, dump, open_stores, run_work
 
 R = TypeVar("R")
@@ -67,12 +67,12 @@ def _map_item(shuffle: KeyShuffle, number: int, item: CompactionItem) -> Iterato
     except StreamHouseError as error:
         failed = dump(TaskAnswer(error=as_result(error), requests=mapping.meter.read().totals))
         for bucket in range(shuffle.buckets):
-            yield bucket, (Kind.ERROR, number, 0, failed)
+            yield bucket, (MessageKind.ERROR, number, 0, failed)
         return
     for bucket, sent in enumerate(mapping.pairs.sent):
-        yield bucket, (Kind.END, number, sent, b"")
+        yield bucket, (MessageKind.END, number, sent, b"")
     report = MapReport(answer=TaskAnswer(requests=mapping.meter.read().totals), read_bytes=mapping.read_bytes)
-    yield _REPORTS_GO_TO, (Kind.REPORT, number, 0, pickle.dumps(report))
+    yield _REPORTS_GO_TO, (MessageKind.REPORT, number, 0, pickle.dumps(report))
 
 
 class _ItemMapping:
@@ -136,11 +136,11 @@ def reduce_bucket(payload: bytes, messages: Iterable[tuple[int, Message]]) -> It
         heard.error = heard.error or dump(TaskAnswer(error=as_result(error)))
     if heard.error is not None:
         for item in range(items):
-            yield item, (Kind.ERROR, bucket.number, 0, heard.error)
+            yield item, (MessageKind.ERROR, bucket.number, 0, heard.error)
         return
     keys = pickle.dumps(MapReport(answer=TaskAnswer(), keys=len(newest)))
     for report in (*heard.reports, keys):
-        yield _REPORTS_GO_TO, (Kind.REPORT, bucket.number, 0, report)
+        yield _REPORTS_GO_TO, (MessageKind.REPORT, bucket.number, 0, report)
 
 
 class _Receiver:
@@ -158,10 +158,10 @@ class _Receiver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteItem(Work[WrittenItem]):
-    """A WriteOrder with what the shuffle has brought. It is made in its task."""
+    """A ItemOrder with what the shuffle has brought. It is made in its task."""
 
-    doing = WriteOrder.doing
-    order: WriteOrder
+    doing = ItemOrder.doing
+    order: ItemOrder
     kept: KeptOffsets
     reports: Sequence[MapReport]
 
@@ -185,7 +185,7 @@ class WriteItem(Work[WrittenItem]):
 class _CheckedCopy(ThinnedCopy):
     """It is no object before all records that should stay were found."""
 
-    def __init__(self, order: WriteOrder, kept: KeptOffsets) -> None:
+    def __init__(self, order: ItemOrder, kept: KeptOffsets) -> None:
         rule = KeepRule(newer=kept, now_ms=order.now_ms, delete_retention_ms=order.delete_retention_ms)
         super().__init__(key=order.item.key, sources=order.item.sources, rule=rule, needed=order.needed)
         self._kept = kept
@@ -197,7 +197,7 @@ class _CheckedCopy(ThinnedCopy):
 
 
 def write_item(payload: bytes, messages: Iterable[tuple[int, Message]]) -> list[bytes]:
-    """``payload``: the pickles of the cluster and a WriteOrder."""
+    """``payload``: the pickles of the cluster and a ItemOrder."""
     cluster, order = pickle.loads(payload)
     heard, item = Heard(), _Receiver()
     try:
