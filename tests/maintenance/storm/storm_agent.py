@@ -1,7 +1,7 @@
 """The role of a storm that is a whole agent: it leads, flushes, and does all upkeep of its partitions by itself.
 
-It shares the cluster with the writers that lead by hand; their topics are of an agent group of their own. Upkeep has
-the settings' intervals of minutes and hours in a life of seconds, so the intervals are replaced, and nothing else.
+It shares the cluster with the writers that lead by hand; their topics are of an agent group of their own. Settings let
+upkeep run once in minutes and hours, and a life here has seconds: so upkeep's options are replaced.
 """
 
 from __future__ import annotations
@@ -9,24 +9,27 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from storm_history import History
 from storm_keyed import keyed_record
 from storm_machines import VACUUM, hash_of, work_in_small_steps
 from storm_maintainers import KEY_RULES
+from storm_mutants import put_in
 from storm_place import StormPlace
 from storm_scene import AGENT_KEPT, AGENT_TRIMMED, COMPACTION, KEYED, Scene
 
-from streamhouse.app import log_parts
+from streamhouse.app import log_parts, stores
 from streamhouse.app.platform import StreamHouse
+from streamhouse.core.clock import SystemClock
 from streamhouse.core.errors import StreamHouseError
 from streamhouse.core.ids import PartitionKey
 from streamhouse.maintenance.compaction.compactor import CompactorOptions
 from streamhouse.maintenance.key_compaction.compactor import KeyCompactorOptions
 from streamhouse.maintenance.upkeep import Upkeep, UpkeepOptions
 from streamhouse.metadata.contract import Topic
+from streamhouse.objectstore.contract import ObjectStore
+from streamhouse.objectstore.opening import open_store
 from streamhouse.wire.records import Record
 
 UPKEEP: Final = UpkeepOptions(
@@ -44,7 +47,8 @@ _TIMEOUT_MS: Final = 10_000
 async def run_agent(scene: Scene, life: int) -> None:
     """An agent of a fleet that writes to its own partitions, each write written down before and after its answer."""
     work_in_small_steps()
-    log_parts.upkeep_options = lambda settings: replace(UPKEEP)
+    put_in(log_parts, "upkeep_options", lambda settings: UPKEEP)
+    put_in(stores, "open_store", _open_store)
     rng = random.Random(hash_of(f"{scene.seed} agent {life}"))
     history = scene.history(f"agent.{life}")
     async with StreamHouse.open(clock=scene.place.clock, **_settings(scene.place)) as sh:
@@ -57,10 +61,10 @@ async def run_agent(scene: Scene, life: int) -> None:
             task.result()  # raises: none of them returns
 
 
-def _settings(place: StormPlace) -> dict[str, object]:
+def _settings(place: StormPlace) -> dict[str, Any]:
     """Data and metadata lie apart, so it is an agent of a fleet, on SQLite too. Its leases end whenever time is let
     pass, so it looks for them often."""
-    chosen: dict[str, object] = {
+    chosen: dict[str, Any] = {
         "data_dir": str(place.directory / "agent"),
         "metadata_url": place.dsn or f"sqlite://{place.database}",
         "durability": "object",
@@ -80,6 +84,11 @@ def _settings(place: StormPlace) -> dict[str, object]:
         "store_access_key_id": place.s3.access_key,
         "store_secret_access_key": place.s3.secret_key,
     }
+
+
+async def _open_store(url: str, **named: Any) -> ObjectStore:
+    """Files have the machine's time. By the storm's, others' uploads would look like remains of dead processes."""
+    return await open_store(url, **{**named, "clock": SystemClock()})
 
 
 async def _until_fatal(sh: StreamHouse) -> None:

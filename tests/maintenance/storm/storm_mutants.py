@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from streamhouse.app import log_parts
 from streamhouse.maintenance.key_compaction import compactor as key_compactor
 from streamhouse.maintenance.key_compaction.thinning import KeepRule
+from streamhouse.maintenance.upkeep import Upkeep
 from streamhouse.maintenance.vacuum import vacuum
 from streamhouse.maintenance.vacuum.vacuum import Vacuum
 from streamhouse.metadata.rows import compactions
@@ -33,13 +33,19 @@ class _Rewritten:
         return await self._inner._fetch(query.replace(self._old, self._new), *arguments)
 
 
+def put_in(owner: Any, name: str, new: Any) -> None:
+    """Replace what a module or a class has under this name."""
+    assert hasattr(owner, name), name
+    setattr(owner, name, new)
+
+
 def _rewrite_dereferenced(old: str, new: str) -> None:
     ask = ObjectRows.list_dereferenced
 
     async def mutated(self: Any, **named: Any) -> Any:
         return await ask(_Rewritten(self, old, new), **named)  # type: ignore[arg-type]
 
-    ObjectRows.list_dereferenced = mutated  # type: ignore[method-assign, assignment]
+    put_in(ObjectRows, "list_dereferenced", mutated)
 
 
 def grace_from_creation() -> None:
@@ -50,7 +56,7 @@ def grace_from_creation() -> None:
 
 def upkeep_without_grace() -> None:
     """R7: the vacuum of the agent's upkeep gives readers no grace. Others do."""
-    made = log_parts.Upkeep.vacuum_once
+    made = Upkeep.vacuum_once
 
     async def mutated(self: Any) -> bool:
         options = self._options.vacuum
@@ -58,7 +64,7 @@ def upkeep_without_grace() -> None:
             object.__setattr__(options, "reader_grace_ms", 0)  # past the check of the shortest grace
         return await made(self)
 
-    log_parts.Upkeep.vacuum_once = mutated  # type: ignore[method-assign]
+    put_in(Upkeep, "vacuum_once", mutated)
 
 
 def _widen_vacuums() -> None:
@@ -68,7 +74,7 @@ def _widen_vacuums() -> None:
     async def mutated(self: Any, *, before_ms: int) -> None:
         await delete(self, before_ms=before_ms + self._options.reader_grace_ms)
 
-    Vacuum._delete_dereferenced = mutated  # type: ignore[method-assign]
+    put_in(Vacuum, "_delete_dereferenced", mutated)
 
 
 def pins_ignored() -> None:
@@ -78,7 +84,7 @@ def pins_ignored() -> None:
 
 def horizon_past_pins() -> None:
     """R6: the horizon passes live pins, under which writers upload for long."""
-    vacuum.horizon_of = lambda now_ms, writer_grace_ms, pins: max(0, now_ms - writer_grace_ms)  # type: ignore[assignment]
+    put_in(vacuum, "horizon_of", lambda now_ms, writer_grace_ms, pins: max(0, now_ms - writer_grace_ms))
 
 
 def references_not_read() -> None:
@@ -87,7 +93,7 @@ def references_not_read() -> None:
     async def mutated(self: Any, stamps: Any) -> set[str]:
         return set(stamps)
 
-    ObjectRows.find_unreferenced = mutated  # type: ignore[method-assign]
+    put_in(ObjectRows, "find_unreferenced", mutated)
 
 
 def sources_not_compared() -> None:
@@ -96,7 +102,7 @@ def sources_not_compared() -> None:
     async def mutated(tx: Any, compaction: Any) -> bool:
         return True
 
-    compactions._sources_stand = mutated
+    put_in(compactions, "_sources_stand", mutated)
 
 
 def tombstones_at_once() -> None:
@@ -105,7 +111,7 @@ def tombstones_at_once() -> None:
     def mutated(*, newer: Any, now_ms: int, delete_retention_ms: int) -> KeepRule:
         return KeepRule(newer=newer, now_ms=now_ms, delete_retention_ms=0)
 
-    key_compactor.KeepRule = mutated  # type: ignore[misc, assignment]
+    put_in(key_compactor, "KeepRule", mutated)
 
 
 MUTANTS: Final[dict[str, Callable[[], None]]] = {

@@ -145,7 +145,7 @@ async def _plain(work: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...]
 
 def _die_with_the_server() -> None:
     """The server ends when no process has its pipe open any more: a child that kept it would keep the server alive."""
-    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    server: Any = forkserver._forkserver
     os.close(server._forkserver_alive_fd)
     server._forkserver_alive_fd = None
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
