@@ -133,9 +133,7 @@ class Vacuum:
             left.intersection_update(record.key for record in records)  # another vacuum may have forgotten some
             self.summary.records_left = len(left)
             found = [
-                each
-                async for part in _in_steps(records)
-                for each in dereferenced(part, before_ms=before_ms, left=left)
+                each async for part in _in_steps(records) for each in dereferenced(part, before_ms=before_ms, left=left)
             ]
             gone = await self._forget(found)
             tried = {record.key for record in records if record.dereferenced_at_ms < before_ms} - left
