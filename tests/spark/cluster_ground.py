@@ -31,8 +31,9 @@ def bare_site_packages(directory: Path, *, connect: bool = False) -> Path:
     return directory
 
 
-def fleet_settings(data_dir: Path, dsn: str, s3: S3Service) -> dict[str, str]:
-    """A platform on PostgreSQL and a bucket of its own, as keywords of ``StreamHouse.open``."""
+def fleet_settings(data_dir: Path, dsn: str, s3: S3Service) -> dict[str, Any]:
+    """A platform on PostgreSQL and a bucket of its own, as keywords of ``StreamHouse.open``. It does no maintenance by
+    itself: retention would delete old records within minutes, and a slow machine takes longer to read them."""
     return {
         "data_dir": str(data_dir),
         "metadata_url": dsn,
@@ -42,18 +43,20 @@ def fleet_settings(data_dir: Path, dsn: str, s3: S3Service) -> dict[str, str]:
         "store_access_key_id": s3.access_key,
         "store_secret_access_key": s3.secret_key,
         "profile": "fast",
+        "maintenance_enabled": False,
     }
 
 
-def spark_options(settings: dict[str, str]) -> dict[str, str]:
+def spark_options(settings: dict[str, Any]) -> dict[str, str]:
     """The same platform in options of Spark's format: metadata_url is metadataUrl."""
     given = {name: value for name, value in settings.items() if name.startswith(("metadata_", "store_"))}
     return {first + "".join(map(str.title, rest)): given[name] for name in given for first, *rest in [name.split("_")]}
 
 
-def flags_of(settings: dict[str, str]) -> list[str]:
+def flags_of(settings: dict[str, Any]) -> list[str]:
     """The same platform in flags of a command."""
-    return [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", value)]
+    given = {name: value for name, value in settings.items() if name != "maintenance_enabled"}
+    return [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", value)]
 
 
 def on_cluster(master_url: str, bare: Path) -> list[str]:

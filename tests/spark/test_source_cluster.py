@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cluster_ground import bare_site_packages, fleet_settings, run_driver, spark_options
@@ -15,7 +16,7 @@ LEAD_TIMEOUT_S = 60
 
 
 @pytest.fixture
-def streamhouse_options(tmp_path: Path, postgres_database: str, s3_service: S3Service) -> dict[str, str]:
+def streamhouse_options(tmp_path: Path, postgres_database: str, s3_service: S3Service) -> dict[str, Any]:
     return fleet_settings(tmp_path / "agent", postgres_database, s3_service)
 
 
@@ -31,7 +32,7 @@ def orders(streamhouse: RunningStreamHouse) -> RunningStreamHouse:
 
 
 def test_a_cluster_whose_machines_have_no_streamhouse_reads_a_topic(
-    spark_cluster: SparkCluster, orders: RunningStreamHouse, streamhouse_options: dict[str, str], tmp_path: Path
+    spark_cluster: SparkCluster, orders: RunningStreamHouse, streamhouse_options: dict[str, Any], tmp_path: Path
 ) -> None:
     bare = bare_site_packages(tmp_path / "bare")
     answer = run_driver(

@@ -74,7 +74,7 @@ async def test_p_4_every_pass_runs_from_the_command_line(cluster: Cluster) -> No
     assert (compacted["pass"], compacted["ended"], compacted["partitions"]) == ("compact", "complete", [])
     assert compacted["summary"]["entries_replaced"] == 6
     assert compacted["summary"]["request_cost_usd"] > 0
-    keys = document(cluster, "key-compact", *LOCAL)
+    keys = document(cluster, "key-compact", "--shuffle-above", "1", *LOCAL)
     assert (keys["pass"], keys["summary"]["records_dropped"], keys["summary"]["entries_replaced"]) == (
         "key-compact",
         10,

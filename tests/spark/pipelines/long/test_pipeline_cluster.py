@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cluster_ground import (
@@ -27,7 +28,7 @@ COUNT = 600
 
 
 @pytest.fixture
-def streamhouse_options(tmp_path: Path, postgres_database: str, s3_service: S3Service) -> dict[str, str]:
+def streamhouse_options(tmp_path: Path, postgres_database: str, s3_service: S3Service) -> dict[str, Any]:
     return fleet_settings(tmp_path / "agent", postgres_database, s3_service)
 
 
@@ -56,7 +57,7 @@ pipelines:
 """
 
 
-def run_all(running: RunningStreamHouse, settings: dict[str, str], directory: Path, dsn: str, *where: str) -> None:
+def run_all(running: RunningStreamHouse, settings: dict[str, Any], directory: Path, dsn: str, *where: str) -> None:
     """Define both pipelines and run them to the end of what there is; then the same after more orders."""
     make_topics(running, orders=2, out=2)
     file = directory / "pipelines.yaml"
@@ -75,7 +76,7 @@ def run_all(running: RunningStreamHouse, settings: dict[str, str], directory: Pa
 def test_pipelines_run_on_a_cluster(
     spark_cluster: SparkCluster,
     streamhouse: RunningStreamHouse,
-    streamhouse_options: dict[str, str],
+    streamhouse_options: dict[str, Any],
     tmp_path: Path,
     target: str,
 ) -> None:
@@ -84,7 +85,7 @@ def test_pipelines_run_on_a_cluster(
 
 
 def test_pipelines_run_on_a_connect_server(
-    streamhouse: RunningStreamHouse, streamhouse_options: dict[str, str], tmp_path: Path, target: str
+    streamhouse: RunningStreamHouse, streamhouse_options: dict[str, Any], tmp_path: Path, target: str
 ) -> None:
     """Its own Python, which runs each batch's commit, has StreamHouse installed."""
     environment = {"PYSPARK_PYTHON": str(PYTHON), "PYTHONPATH": f"{SOURCE}{os.pathsep}{SITE}"}

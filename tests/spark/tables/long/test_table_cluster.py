@@ -30,12 +30,12 @@ PARTITIONS = 2
 
 
 @pytest.fixture
-def streamhouse_options(tmp_path: Path, postgres_database: str, s3_service: S3Service) -> dict[str, str]:
+def streamhouse_options(tmp_path: Path, postgres_database: str, s3_service: S3Service) -> dict[str, Any]:
     return fleet_settings(tmp_path / "agent", postgres_database, s3_service)
 
 
 @pytest.fixture
-def place(streamhouse_options: dict[str, str], tmp_path: Path) -> Place:
+def place(streamhouse_options: dict[str, Any], tmp_path: Path) -> Place:
     return Place(address_options=spark_options(streamhouse_options), checkpoints=str(tmp_path / "agent/checkpoints"))
 
 
@@ -72,7 +72,7 @@ def produce(running: RunningStreamHouse, first: int, last: int) -> list[tuple[An
 def test_tables_equal_their_topic_on_a_cluster(
     spark_cluster: SparkCluster,
     streamhouse: RunningStreamHouse,
-    streamhouse_options: dict[str, str],
+    streamhouse_options: dict[str, Any],
     place: Place,
     tmp_path: Path,
 ) -> None:
