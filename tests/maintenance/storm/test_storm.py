@@ -16,7 +16,7 @@ At the end all others are gone, maintenance runs to its end, and then every ackn
 acknowledged, or superseded where that is allowed; and the bucket must hold exactly what entries refer to.
 
 MUTANT=name puts a fault into the platform's processes (storm_mutants.py), and the storm must fail. It was seen to find
-each of these within a minute, on SQLite:
+each of these on SQLite, as a rule within a minute (it once missed horizon_past_pins for two):
 
     grace_from_creation     R7    the going reader: an object that it has listed is missing
     upkeep_without_grace    R7    the same, by the vacuum of the agent
