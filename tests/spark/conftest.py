@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -45,6 +46,12 @@ def _connections_of_this_test() -> Iterator[None]:
     """What a test opened in this process, on its own directory, ends with it."""
     yield
     close_connections()
+
+
+@pytest.fixture
+def streamhouse_options(tmp_path: Path) -> dict[str, Any]:
+    """Many tests write records of 2023, which retention would delete some minutes after the start of the platform."""
+    return {"data_dir": str(tmp_path / "streamhouse"), "maintenance_enabled": False}
 
 
 @pytest.fixture
