@@ -239,13 +239,13 @@ def _commit_before_the_upload_ends(stack: ExitStack, world: World, errands: Erra
 
 def _last_record_left_out(stack: ExitStack, world: World, errands: Errands) -> None:
     def make_feed(original: Any) -> Any:
-        def feed(self: SegmentCopy, read: SourceRead, buffers: Sequence[memoryview]) -> bytes:
+        def feed(self: SegmentCopy, read: SourceRead, buffers: Sequence[memoryview]) -> list[Any]:
             ready: list[Any] = []
             end_offset = self._sources[-1].end_offset
             for batch, header in self._walk.batches(read, buffers):
                 if header.base_offset + header.last_offset_delta < end_offset:
                     ready.extend(self._writer.append(batch, header))
-            return b"".join(ready)
+            return ready
 
         return feed
 
@@ -260,7 +260,14 @@ def _epoch_left_out(stack: ExitStack, world: World, errands: Errands) -> None:
 
         return patch
 
+    def make_run(original: Any) -> Any:
+        def take_run(view: memoryview, start: int, *, leader_epoch: int | None = None, **limits: int) -> Any:
+            return original(view, start, leader_epoch=None if leader_epoch is None else 0, **limits)
+
+        return take_run
+
     stack.enter_context(replaced(copying, "patch", make))
+    stack.enter_context(replaced(copying, "take_run", make_run))
 
 
 # Key compaction.

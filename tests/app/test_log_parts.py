@@ -29,7 +29,7 @@ DEFAULT = FlushPace(puts_per_second=20, longest_wait_ms=250, unbudgeted_bytes=MI
         ({"profile": "cheap"}, replace(DEFAULT, puts_per_second=4)),
         ({"profile": "fast", "flush__max_puts_per_second": "7"}, replace(DEFAULT, puts_per_second=7)),
         ({"segment__max_bytes": "4MiB"}, replace(DEFAULT, unbudgeted_bytes=4 * MIB)),
-        ({"segment__max_bytes": "32MiB"}, replace(DEFAULT, unbudgeted_bytes=32 * MIB, enough_bytes=32 * MIB)),
+        ({"segment__max_bytes": "16MiB"}, replace(DEFAULT, unbudgeted_bytes=16 * MIB, enough_bytes=16 * MIB)),
         ({"flush__interval": "1s"}, replace(DEFAULT, longest_wait_ms=1000)),
     ],
 )

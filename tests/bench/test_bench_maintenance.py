@@ -14,7 +14,7 @@ import pytest
 
 BENCH = Path(__file__).resolve().parents[2] / "bench" / "bench_maintenance.py"
 TINY = {
-    "compaction": (["--log-mb", "2", "--rounds", "1"], ["memory, LZ4 batches: compaction", "plain copy"]),
+    "compaction": (["--log-mb", "2", "--rounds", "1"], ["memory, LZ4 batches of 16 KB: compaction", "plain copy"]),
     "keys": (["--records", "3000"], ["records a second of CPU", "memory: growth at most"]),
     "vacuum": (["--objects", "4000"], ["objects a second of CPU", "requests: list", "requests: delete"]),
     "produce": (
@@ -46,7 +46,10 @@ def test_each_part_shows_figures_and_ratios_beside_the_load(part: str) -> None:
 def test_a_part_that_does_not_exist_is_refused_with_those_that_do() -> None:
     done = bench("--only", "compaction,retention")
     assert done.returncode == 1
-    assert "there is no retention; choose from compaction, keys, vacuum, produce, reads" in done.stderr
+    assert (
+        "there is no retention; choose from compaction, keys, vacuum, vacuum-postgres, loop, produce, reads"
+        in done.stderr
+    )
     assert done.stdout == ""
 
 

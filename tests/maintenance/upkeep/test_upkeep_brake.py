@@ -8,11 +8,11 @@ MB = 1024 * 1024
 LIMIT = 200 * MB
 
 
-def look(brake: Brake, committed_mb: int, *, now_ms: int = 0, limit_bytes: int | None = LIMIT) -> bool:
-    return brake.look(now_ms=now_ms, committed_bytes=committed_mb * MB, limit_bytes=limit_bytes)
+def look(brake: Brake, committed_mb: int, *, now_ms: int = 0, limits_bytes: int | None = LIMIT) -> bool:
+    return brake.look(now_ms=now_ms, committed_bytes=committed_mb * MB, limits_bytes=limits_bytes)
 
 
-def test_s3_2_writes_wait_once_an_eighth_of_the_limit_was_committed_since_the_last_pass() -> None:
+def test_s3_2_writes_wait_once_an_eighth_of_the_limits_was_committed_since_the_last_pass() -> None:
     brake = Brake()
     assert not look(brake, 25)
     assert look(brake, 26)
@@ -33,15 +33,15 @@ def test_a_pass_that_began_before_most_was_written_does_not_let_writes_go_on() -
 
 def test_without_a_size_limit_nothing_waits() -> None:
     brake = Brake()
-    assert not look(brake, 10_000, limit_bytes=None)
+    assert not look(brake, 10_000, limits_bytes=None)
     assert look(brake, 10_000)
-    assert not look(brake, 10_000, limit_bytes=None), "the topic with the limit is gone"
+    assert not look(brake, 10_000, limits_bytes=None), "the topic with the limit is gone"
 
 
 def test_a_tiny_limit_does_not_shake_the_brake() -> None:
     brake = Brake()
-    assert not look(brake, 16, limit_bytes=1)
-    assert look(brake, 17, limit_bytes=1)
+    assert not look(brake, 16, limits_bytes=1)
+    assert look(brake, 17, limits_bytes=1)
 
 
 def test_writes_wait_for_two_seconds_at_most_and_not_again_before_a_pass_has_ended_well() -> None:

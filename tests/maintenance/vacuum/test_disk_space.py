@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 from vacuum_stage import SIZE_BYTES, Bucket
 
+from streamhouse.core.errors import StoreUnavailable
 from streamhouse.maintenance.upkeep import disk_space as disk_space_module
 from streamhouse.maintenance.upkeep.disk_space import DiskSpace, surplus_of
 from streamhouse.metadata.contract import DereferencedObject, ObjectRef, Verdict
@@ -146,3 +147,28 @@ async def test_another_process_may_forget_the_same_records_meanwhile(memory_buck
     await first.free()
     await second.free()
     assert (first.deleted_objects, second.deleted_objects) == (4, 0)
+
+
+async def test_a_store_that_deletes_nothing_is_asked_about_one_part_only(
+    memory_bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_space_module, "_OBJECTS_AT_ONCE", 2)
+    await five_dereferenced(memory_bucket)
+    asked: list[int] = []
+
+    async def refused(keys: Sequence[str]) -> None:
+        asked.append(len(keys))
+        raise StoreUnavailable("the test says so")
+
+    monkeypatch.setattr(memory_bucket.objects, "delete", refused)
+    await disk_space(memory_bucket).free()
+    assert asked == [2]
+
+
+async def test_s3_2_very_small_objects_are_counted_beyond_one_listing(
+    memory_bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_space_module, "_OBJECTS_PER_LISTING", 2)
+    refs = await five_dereferenced(memory_bucket)
+    await disk_space(memory_bucket, keep=3).free()
+    assert await memory_bucket.keys() == {refs[1].key, refs[2].key, refs[3].key, refs[4].key}

@@ -334,7 +334,7 @@ class MemorySettings:
         at_most="1TiB",
         single_node="32MiB",
         doc="Batches accepted and not yet committed, all partitions together. Above it, writers wait, and are "
-        "refused after five seconds.",
+        "refused after five seconds. A batch larger than this is refused for good.",
         why="a minute of 4 MB/s, the longest the object store's retries last; on a single node the store is a local "
         "disk, and the write-ahead log takes as much of it as waits here",
     )

@@ -48,7 +48,9 @@ class WriteBudget:
         return self._freed is not None
 
     def has_room(self, size_bytes: int) -> bool:
-        if not self._stopped_by and self.used_bytes + cost_bytes(size_bytes) <= self.max_bytes:
+        if self._stopped_by:
+            return False
+        if self.used_bytes + cost_bytes(size_bytes) <= self.max_bytes:
             return True
         self.urge()
         return False

@@ -30,7 +30,8 @@ from streamhouse.objectstore.contract import ObjectStore
 from streamhouse.objectstore.keys import parse
 
 _OBJECTS_AT_ONCE: Final = 500
-"""To find so many takes some 3 ms of the event loop, in which no write gets on."""
+_OBJECTS_PER_LISTING: Final = 5_000
+"""To list so many and to add them up takes some 5 ms of the event loop, in which no write gets on."""
 
 _log = logging.getLogger(__name__)
 
@@ -55,14 +56,20 @@ class DiskSpace:
     async def free(self) -> None:
         """Delete the oldest of the dereferenced objects until at most ``keep_bytes`` of them are left."""
         await self._raise_horizon()
+        deletion, limit = Deletion(self._objects), _OBJECTS_PER_LISTING
         while True:
-            records = await self._metadata.list_dereferenced(grace_ms=0, limit=MAX_ROWS_PER_SWEEP)
+            records = await self._metadata.list_dereferenced(grace_ms=0, limit=limit)
             surplus = surplus_of(records, keep_bytes=self._keep_bytes)
             is_any_deleted = False
             while some := list(islice(surplus, _OBJECTS_AT_ONCE)):
-                is_any_deleted |= await self._delete(some)
-            if not is_any_deleted:
+                if not await self._delete(deletion, some):
+                    return  # the next vacuum tells of it
+                is_any_deleted = True
+            if is_any_deleted:
+                continue
+            if len(records) < limit or limit == MAX_ROWS_PER_SWEEP:
                 return
+            limit = MAX_ROWS_PER_SWEEP  # very small objects: so many of them are not too much yet
 
     async def _raise_horizon(self) -> None:
         """Pins and stamps are read after the time, so a pin or an object that comes meanwhile is not older."""
@@ -72,9 +79,9 @@ class DiskSpace:
             horizon_ms = min(horizon_ms, oldest_ms)
         await self._metadata.raise_gc_horizon(horizon_ms)
 
-    async def _delete(self, surplus: Sequence[DereferencedObject]) -> bool:
-        """Returns False when nothing could be deleted, which the next vacuum tells of."""
-        failed = await Deletion(self._objects).delete([each.key for each in surplus])
+    async def _delete(self, deletion: Deletion, surplus: Sequence[DereferencedObject]) -> bool:
+        """Returns False when nothing could be deleted."""
+        failed = await deletion.delete([each.key for each in surplus])
         gone = await self._metadata.forget_objects([each.key for each in surplus if each.key not in failed])
         sizes = [each.size_bytes for each in surplus if each.key in gone]
         self.deleted_objects += len(sizes)

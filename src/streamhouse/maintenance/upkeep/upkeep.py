@@ -171,6 +171,9 @@ class Upkeep:
         self._schedule = RetentionSchedule(interval_ms=options.retention_interval_ms, due_ms=first_ms)
         self._brake = Brake()
         self._limit_bytes: int | None = None
+        """The smallest size limit of a partition led here; None when there is none."""
+        self._limits_bytes = 0
+        """All of them together."""
         self._limit_due_ms = 0
         self._failures = 0
         self._loops = Background(report)
@@ -231,7 +234,8 @@ class Upkeep:
     def _retention_due(self) -> RetentionDue | None:
         now_ms = self._clock.boot_ms()
         if now_ms >= self._limit_due_ms:
-            self._limit_bytes = min(self._leading.size_limits().values(), default=None)
+            limits = self._leading.size_limits().values()
+            self._limit_bytes, self._limits_bytes = min(limits, default=None), sum(limits)
             took_ms = self._clock.boot_ms() - now_ms
             self._limit_due_ms = now_ms + max(_LOOK_AT_LIMITS_MS, _LIMITS_SHARE * took_ms)
         return self._schedule.due(
@@ -253,7 +257,7 @@ class Upkeep:
         holds = self._brake.look(
             now_ms=self._clock.boot_ms(),
             committed_bytes=self._leading.limited_bytes,
-            limit_bytes=self._limit_bytes,
+            limits_bytes=None if self._limit_bytes is None else self._limits_bytes,
         )
         if holds != held_before:
             self.stats.write_holds += holds

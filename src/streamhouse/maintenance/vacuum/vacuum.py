@@ -39,7 +39,7 @@ from streamhouse.metadata.contract import DereferencedObject, MetadataStore, Wai
 from streamhouse.objectstore.contract import ObjectStore
 from streamhouse.objectstore.objects import ObjectInfo
 
-OBJECTS_PER_PAGE: Final = 500  # one question to the metadata: 100 KB of keys
+OBJECTS_PER_PAGE: Final = 1_000  # one question to the metadata: 200 KB of keys; sorted in one step, some 4 ms
 JUDGED_AT_ONCE: Final = 500  # keys parsed in one step of the event loop, some 2 ms: a write may be waiting for it
 RECORDS_PER_BATCH: Final = (
     2_000  # forgotten in one transaction, some 20 ms; each listing walks over young records again

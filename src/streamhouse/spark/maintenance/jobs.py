@@ -186,10 +186,11 @@ class SparkTasks:
         return [task.result() for task in running]
 
     def _submit(self, group: str, work: Work[Any]) -> TaskAnswer:
-        pickled = pickle.dumps(work, pickle.HIGHEST_PROTOCOL)
-        return self._answer_of(
-            group, work, lambda: self._context.parallelize([pickled], 1).mapPartitions(self._run_works).collect()
-        )
+        def job() -> list[bytes]:
+            pickled = pickle.dumps(work, pickle.HIGHEST_PROTOCOL)
+            return self._context.parallelize([pickled], 1).mapPartitions(self._run_works).collect()
+
+        return self._answer_of(group, work, job)
 
     def _answer_of(self, group: str, work: Doing, job: Callable[[], list[bytes]]) -> TaskAnswer:
         try:
