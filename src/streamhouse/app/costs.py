@@ -18,16 +18,15 @@ from typing import Final
 
 from streamhouse.app.costs_page import parse_costs_page
 from streamhouse.app.maintenance_passes import MaintenancePasses
+from streamhouse.app.process_pages import NoSuchPage, get_good_page
 from streamhouse.app.topic_shares import TopicShares
 from streamhouse.core.errors import InvalidSetting
-from streamhouse.core.limits import MIB
 from streamhouse.maintenance.service.usage import PrefixUsage, usage_by_prefix
 from streamhouse.metadata.contract import HTTP_LISTENER, ScanRange, Topic
 from streamhouse.objectstore.metering import request_cost_usd
 from streamhouse.objectstore.objects import Operation
 
 _TIMEOUT_S: Final = 5.0
-_MAX_BODY_BYTES: Final = 16 * MIB
 _ASKED_AT_A_TIME: Final = 8
 _PAGE_ENTRIES: Final = 1_000
 _PATH: Final = "/costs"
@@ -49,10 +48,6 @@ class ProcessCost:
     @property
     def request_cost_usd(self) -> float:
         return request_cost_usd(self.requests)
-
-
-class _NoAnswer(Exception):
-    """Nothing answers, or not as a process of ours does."""
 
 
 async def costs_by_process(
@@ -87,9 +82,10 @@ def check_address(address: str) -> None:
 
 
 def _ask(name: str, address: str) -> ProcessCost:
+    host, _, port = address.rpartition(":")
     try:
-        page = parse_costs_page(_get(address))
-    except (_NoAnswer, OSError, http.client.HTTPException, ValueError, RecursionError) as error:
+        page = parse_costs_page(get_good_page(host.strip("[]"), int(port), _PATH, timeout_s=_TIMEOUT_S).body)
+    except (NoSuchPage, OSError, http.client.HTTPException, ValueError, RecursionError) as error:
         return ProcessCost(process=name, address=address, problem=_words_of(error))
     return ProcessCost(
         process=name, address=address, requests=page.requests, parts_by_topic=page.parts_by_topic, up_s=page.up_s
@@ -99,20 +95,6 @@ def _ask(name: str, address: str) -> ProcessCost:
 def _words_of(error: Exception) -> str:
     """Without the number that an error of the system has in front of its words."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-
-
-def _get(address: str) -> bytes:
-    host, _, port = address.rpartition(":")
-    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_TIMEOUT_S)
-    try:
-        connection.request("GET", _PATH)
-        response = connection.getresponse()
-        body = response.read(_MAX_BODY_BYTES)
-    finally:
-        connection.close()
-    if response.status != http.client.OK:
-        raise _NoAnswer(f"{_PATH} answers {response.status}")
-    return body
 
 
 def requests_by_topic(processes: Iterable[ProcessCost]) -> dict[str, dict[Operation, int]]:

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import http.client
 import json
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 import typer
 from prometheus_client.parser import text_string_to_metric_families
 
-from streamhouse.app.metrics_page import NoMetricsPage, get_metrics_page
+from streamhouse.app.process_pages import NoSuchPage, Page, get_metrics_page, get_page
 from streamhouse.cli.conventions import emit, note
 from streamhouse.cli.exit_codes import ExitCode
 from streamhouse.cli.output import Output, OutputOption, show_json, show_table
 from streamhouse.core.errors import InvalidSetting
-from streamhouse.core.limits import MIB
 from streamhouse.core.settings import load_settings
 from streamhouse.core.units import format_size
 
 _TIMEOUT_S: Final = 10.0
-_MAX_BODY_BYTES: Final = 16 * MIB
 
 _FIGURES: Final = {
     "streamhouse_leases": "leases held",
@@ -54,11 +52,6 @@ class _Silent(Exception):
     """No process answers, or its answer is not one of an admin port."""
 
 
-class _HttpAnswer(NamedTuple):
-    status: int
-    body: bytes
-
-
 def register(app: typer.Typer) -> None:
     app.command("status")(status)
 
@@ -76,10 +69,10 @@ def status(
     """
     host, port = _host_and_port(address)
     try:
-        ready = _get(host, port, "/readyz")
+        ready = get_page(host, port, "/readyz", timeout_s=_TIMEOUT_S)
         health = _health(ready)
         figures = _figures(get_metrics_page(host, port, timeout_s=_TIMEOUT_S))
-    except (_Silent, NoMetricsPage, OSError, http.client.HTTPException, ValueError) as error:
+    except (_Silent, NoSuchPage, OSError, http.client.HTTPException, ValueError) as error:
         problem = str(error) or type(error).__name__
         if output is Output.JSON:
             show_json({"address": f"{host}:{port}", "state": "no answer", "problem": problem})
@@ -109,17 +102,7 @@ def _host_and_port(address: str | None) -> tuple[str, int]:
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), int(port)
 
 
-def _get(host: str, port: int, path: str) -> _HttpAnswer:
-    connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
-    try:
-        connection.request("GET", path)
-        response = connection.getresponse()
-        return _HttpAnswer(response.status, response.read(_MAX_BODY_BYTES))
-    finally:
-        connection.close()
-
-
-def _health(answer: _HttpAnswer) -> dict[str, Any]:
+def _health(answer: Page) -> dict[str, Any]:
     health = json.loads(answer.body)
     if not isinstance(health, dict) or not {"state", "process", "problems"} <= health.keys():
         raise _Silent(f"/readyz answers {answer.status}, and not as StreamHouse does")
